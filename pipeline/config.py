@@ -1,0 +1,361 @@
+"""The schema of every stage: YAML and flags go in, a frozen object or one clear error comes out.
+
+A value is looked up in three places, the first wins: a flag (``--optimizer.learning-rate 3e-4``), the YAML
+file given with ``--config``, the default written here. This module imports nothing heavy: it is what
+``--help`` needs.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(gt=0)]
+Alphabet = Literal["dna", "protein"]
+
+
+class Section(BaseModel):
+    """A group of settings; unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_surprise(cls, value: Any, info: ValidationInfo) -> Any:
+        """Take one path or name as a list of one, and no truth value as the number 0 or 1."""
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and kind is not bool:
+            raise ValueError("true and false are no values of this key")
+        return [value] if get_origin(kind) is list and isinstance(value, str | Path) else value
+
+
+class StageConfig(Section):
+    """What every stage takes."""
+
+    output: Path
+    """folder to write; it appears complete or not at all"""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """seed of everything random in this stage"""
+    name: str | None = None
+    """name shown in logs and in the report (default: the output folder's)"""
+
+
+class SimulateConfig(StageConfig):
+    """Make a small world whose truth is known: a genome, promoters with decoys, a protein family."""
+
+    genome_length: Annotated[int, Field(ge=20_000)] = 600_000
+    """bases of the simulated bacterial chromosome"""
+    promoters: Annotated[int, Field(ge=50)] = 6000
+    """labelled promoter windows; as many background windows, decoys among them"""
+    window: Annotated[int, Field(ge=64)] = 81
+    """bases of a labelled window (start site at base 61)"""
+    family_sequences: Annotated[int, Field(ge=2)] = 2000
+    """members of the protein family"""
+    family_length: Annotated[int, Field(ge=20)] = 60
+    """residues of each member (aligned, without gaps)"""
+    decoy_motifs: Annotated[int, Field(ge=0)] = 200
+    """matrices in the motif database beside the planted ones"""
+
+
+class PrepareConfig(StageConfig):
+    """Read sequence files, check and clean them, drop duplicates, split them: a corpus."""
+
+    input: list[Path] = []
+    """FASTA, aligned FASTA/A3M, CSV or TSV files (plain or compressed)"""
+    classes: dict[str, Path] = {}
+    """labelled input: class name = FASTA file, the first class is label 0"""
+    alphabet: Alphabet = "dna"
+    """letters that sequences are made of"""
+    aligned: bool = False
+    """keep gaps: every record is a row of one alignment"""
+    sequence_column: str = "sequence"
+    """tables: column that holds the sequence"""
+    id_column: str = "id"
+    """tables: column that holds the identifier (row numbers where absent)"""
+    label_column: str | None = None
+    """tables: column that holds the class"""
+    split_column: str | None = None
+    """tables: column with train, validation or test; otherwise records are split at random"""
+    keep_columns: list[str] = []
+    """tables: further columns carried through to the corpus"""
+    validation: Fraction = 0.05
+    """share of records (or blocks) held out for validation"""
+    test: Fraction = 0.05
+    """share of records (or blocks) held out for testing"""
+    block: Positive | None = None
+    """cut records into blocks of this many letters and split by block (genomes)"""
+    min_length: Positive = 1
+    """shorter records are dropped and counted"""
+    deduplicate: bool = True
+    """drop exact duplicates, counted"""
+    on_bad_record: Literal["error", "skip"] = "error"
+    """letters outside the alphabet: stop, or drop the record and count it"""
+    duplicate_ids: Literal["error", "rename"] = "error"
+    """records with the id of an earlier one: stop, or name them id_2, id_3, ... and count it"""
+
+
+class TokenizeConfig(StageConfig):
+    """Turn a corpus into integer arrays with a tokenizer."""
+
+    corpus: Path
+    """folder written by prepare"""
+    tokenizer: str = "dna-6mer"
+    """a tokenizer that comes with strandlm, or a folder with one"""
+
+
+class ModelConfig(Section):
+    """Shape of the network."""
+
+    architecture: Literal["strand", "factored"] = "strand"
+    """strand: rotary Transformer encoder; factored: factored attention for one aligned family"""
+    hidden_size: Positive = 128
+    num_hidden_layers: Positive = 4
+    num_attention_heads: Positive = 4
+    intermediate_size: Positive | None = None
+    """width of the feed-forward part (default: 8/3 of hidden_size, in multiples of 8)"""
+    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    activation: Literal["swiglu", "gelu"] = "swiglu"
+    use_bias: bool = False
+    qk_norm: bool = False
+    tie_word_embeddings: bool = True
+    rope_theta: float = 10_000.0
+    """base of the rotary angles"""
+
+
+class MaskingConfig(Section):
+    """Which bases (or residues) are hidden, and how."""
+
+    fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """share of bases hidden"""
+    run: Positive | None = None
+    """bases hidden together (default: the tokenizer's k)"""
+    replace: Fraction = 0.1
+    """share of hidden runs that show random bases instead of a mask"""
+    keep: Fraction = 0.1
+    """share of hidden runs that show the true bases"""
+
+
+class OptimizerConfig(Section):
+    """AdamW and its learning-rate schedule."""
+
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    """peak learning rate"""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.98
+    epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    clip: Annotated[float, Field(gt=0)] = 1.0
+    """largest gradient norm"""
+    warmup: int = 50
+    """steps from zero to the peak"""
+    final: Fraction = 0.0
+    """share of the peak that the cosine ends at"""
+
+
+class PretrainConfig(StageConfig):
+    """Train a masked language model on tokens."""
+
+    data: Path
+    """folder written by tokenize"""
+    model: ModelConfig = ModelConfig()
+    masking: MaskingConfig = MaskingConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    steps: Positive = 1000
+    """optimizer steps"""
+    window: Positive = 510
+    """longest piece of sequence shown at once, in bases or residues: the model's context"""
+    tokens_per_step: Positive = 16_384
+    """tokens in an optimizer step, over all processes"""
+    micro_batch_tokens: Positive = 8192
+    """tokens in memory at once, per process; changes speed, not results"""
+    evaluate_every: Positive = 250
+    """steps between validations"""
+    evaluation_bases: Positive = 100_000
+    """bases (residues) of validation and of test text scored, at most"""
+    checkpoint_every: Positive = 250
+    """steps between checkpoints"""
+    keep_checkpoints: Positive = 2
+    """newest checkpoints kept"""
+    log_every: Positive = 10
+    """steps between log lines"""
+    resume: Literal["auto", "never"] = "auto"
+    """auto: go on from the newest complete checkpoint of an interrupted run"""
+    precision: Literal["no", "bf16"] = "no"
+    """bf16: automatic mixed precision"""
+    count_model: bool = True
+    """score the two-sided count model on the same hidden runs, as the baseline"""
+    launch: str | None = None
+    """strandlm run: launcher put before the command, for example 'accelerate launch --num_processes 4'"""
+
+
+class FinetuneConfig(StageConfig):
+    """Train a sequence classifier from a checkpoint, with the same network from random weights beside it."""
+
+    checkpoint: Path
+    """folder written by pretrain (or any strand checkpoint)"""
+    data: Path
+    """labelled corpus written by prepare"""
+    positive: str | None = None
+    """class that scores are given for (default: the last one)"""
+    group_column: str | None = None
+    """corpus column: report the positives against each group of negatives separately"""
+    reference_column: str | None = None
+    """corpus column with the best possible score, where it is known (simulated data)"""
+    pooling: Literal["cls", "mean"] = "cls"
+    """what is classified: the vector of the first token, which sees where things are, or the mean over all"""
+    freeze_embeddings: bool = False
+    """leave the token table as it is: few sequences cannot teach thousands of k-mers, only be memorised"""
+    epochs: Annotated[float, Field(gt=0)] = 4
+    batch_size: Positive = 64
+    learning_rate: Annotated[float, Field(gt=0)] = 3e-4
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    warmup: Fraction = 0.1
+    """share of the steps spent warming up"""
+    untrained_control: bool = True
+    """also train the same network from random weights, and report it"""
+
+
+class PredictConfig(StageConfig):
+    """Score sequences with a classifier: one TSV row for every input, in its order."""
+
+    checkpoint: Path
+    """classifier written by finetune"""
+    input: list[Path]
+    """FASTA, CSV or TSV files"""
+    sequence_column: str = "sequence"
+    id_column: str = "id"
+    batch_size: Positive = 64
+
+
+class MotifsConfig(StageConfig):
+    """Read motifs out of a classifier's attention: enriched words of attended regions -> matrices, logos."""
+
+    checkpoint: Path
+    """classifier written by finetune"""
+    data: Path
+    """labelled corpus: positives against the other classes"""
+    positive: str | None = None
+    """class whose motifs are sought (default: the last one)"""
+    split: list[str] = ["train", "validation", "test"]
+    """splits of the corpus that are read"""
+    max_sequences: Positive = 2000
+    """sequences of each kind read, at most"""
+    heads: list[str] = []
+    """heads to read, as layer.head from 0 (default: all)"""
+    queries: Literal["cls", "all"] = "cls"
+    """whose attention is read: that of the first token, or the mean over all tokens"""
+    word_length: Positive = 6
+    """length of the seed words"""
+    min_region: Positive = 6
+    """shortest attended region"""
+    q_value: Annotated[float, Field(gt=0, lt=1)] = 0.01
+    """false discovery rate over all heads and words"""
+    max_motifs: Positive = 8
+    """motifs kept, best first"""
+    database: list[Path] = []
+    """known motifs to compare with (MEME or JASPAR files)"""
+    expected: list[str] = []
+    """names in the database that should be found (simulated data)"""
+    batch_size: Positive = 64
+
+
+class ContactsConfig(StageConfig):
+    """Contact maps from a protein model, and their precision against a structure."""
+
+    checkpoint: Path
+    """folder written by pretrain (either architecture)"""
+    data: Path
+    """corpus or FASTA with the protein, or the family's alignment"""
+    query: str | None = None
+    """record whose map is wanted (default: the one closest to the structure, else the first)"""
+    structure: Path | None = None
+    """PDB or mmCIF file"""
+    chain: str | None = None
+    """chain of the structure, author naming (default: the only one)"""
+    contacts: Path | None = None
+    """table of true contacts instead of a structure: columns i and j, 1-based"""
+    min_separation: Positive = 6
+    """smallest |i - j| scored"""
+    distance: Annotated[float, Field(gt=0)] = 8.0
+    """largest C-beta distance of a contact, in angstrom"""
+    max_sequences: Positive = 64
+    """rows of the data that attention is averaged over (strand architecture)"""
+
+
+class EmbedConfig(StageConfig):
+    """Vectors of sequences: one for each record, or one for each token."""
+
+    checkpoint: Path
+    """any strand checkpoint"""
+    input: list[Path]
+    """FASTA, CSV or TSV files"""
+    sequence_column: str = "sequence"
+    id_column: str = "id"
+    pooling: Literal["mean", "none"] = "mean"
+    """mean over the tokens of a record, or every token"""
+    layer: int = -1
+    """hidden layer: 0 is the embedding, -1 the last"""
+    batch_size: Positive = 32
+
+
+class BuildTokenizerConfig(StageConfig):
+    """Write a k-mer or protein-letter tokenizer that AutoTokenizer can load."""
+
+    alphabet: Alphabet = "dna"
+    k: Annotated[int, Field(ge=1, le=8)] = 6
+    """letters in a token"""
+    overlapping: bool = False
+    """one token for every base instead of one for every k bases"""
+    max_length: Positive = 512
+    """context in tokens, specials included"""
+
+
+class ReportConfig(StageConfig):
+    """Draw what a run found: report.html and report.json."""
+
+    run: Path
+    """folder that holds the stages' folders"""
+    stages: list[str]
+    """names of the stages, in order"""
+    title: str = "StrandLM run"
+    simulated: bool = False
+    """label everything as simulated"""
+
+
+class RunConfig(Section):
+    """Run a pipeline: all stages of a configuration whose inputs or settings changed, then the report."""
+
+    output: Path
+    """folder of the run"""
+    title: str = "StrandLM run"
+    """heading of the report"""
+    simulated: bool = False
+    """label everything as simulated"""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """seed of every stage that does not set its own"""
+    inputs: dict[str, Path | None] = {}
+    """files that stages refer to as $name"""
+    stages: dict[str, dict] = {}
+    """name = stage and its settings; $name in a path is an input or an earlier stage's folder"""
+    cores: Positive = 2
+    """processor cores to use"""
+    profile: str | None = None
+    """Snakemake profile: default, slurm, or a folder"""
+    dry_run: bool = False
+    """show what would run, and stop"""
+
+
+STAGES: dict[str, type[StageConfig]] = {
+    "simulate": SimulateConfig,
+    "prepare": PrepareConfig,
+    "tokenize": TokenizeConfig,
+    "pretrain": PretrainConfig,
+    "finetune": FinetuneConfig,
+    "predict": PredictConfig,
+    "motifs": MotifsConfig,
+    "contacts": ContactsConfig,
+    "embed": EmbedConfig,
+    "build-tokenizer": BuildTokenizerConfig,
+    "report": ReportConfig,
+}

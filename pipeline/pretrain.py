@@ -1,0 +1,216 @@
+"""The stage that trains a language model on tokens (``accelerate launch -m pipeline.pretrain``)."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.artifacts import Result, Workspace, produce, read_manifest
+from pipeline.config import PretrainConfig
+from pipeline.errors import UserError
+from pipeline.log import say
+
+if TYPE_CHECKING:
+    from pipeline.tokens.kmers import KmerCodec
+    from pipeline.tokens.store import TokenSplit
+
+VOLATILE = ("metrics.jsonl", "tensorboard", "checkpoints")
+
+
+def make_model(config: PretrainConfig, codec: "KmerCodec", columns: int):
+    """Return the untrained network of a run; ``columns`` is the length of an aligned family's rows.
+
+    The weights are a function of the seed.
+    """
+    from pipeline.model import FactoredConfig, FactoredForMaskedLM, StrandConfig, StrandForMaskedLM
+    from pipeline.tokens.vocabulary import RESIDUES
+    from pipeline.training.initialise import fresh
+
+    shape = config.model
+    common: dict[str, Any] = {
+        "vocab_size": len(codec.vocabulary),
+        "hidden_size": shape.hidden_size,
+        "num_attention_heads": shape.num_attention_heads,
+        "pad_token_id": codec.special("pad"),
+    }
+    if shape.architecture == "factored":
+        residues = [codec.vocabulary[letter] for letter in RESIDUES]
+        factored = FactoredConfig(**common, num_columns=columns, residue_token_ids=residues)
+        return fresh(FactoredForMaskedLM, factored, codec, config.seed)
+    strand = StrandConfig(
+        **common,
+        num_hidden_layers=shape.num_hidden_layers,
+        intermediate_size=shape.intermediate_size or -(-shape.hidden_size * 8 // 3) // 8 * 8,
+        norm=shape.norm,
+        activation=shape.activation,
+        use_bias=shape.use_bias,
+        qk_norm=shape.qk_norm,
+        tie_word_embeddings=shape.tie_word_embeddings,
+        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
+        max_position_embeddings=context_tokens(config.window, codec),
+        alphabet=codec.alphabet,
+        k=codec.k,
+        overlapping=codec.overlapping,
+    )
+    return fresh(StrandForMaskedLM, strand, codec, config.seed)
+
+
+def context_tokens(window: int, codec: "KmerCodec") -> int:
+    """Return the tokens that a window of clean sequence needs, specials included."""
+    tokens = window if codec.stride == 1 else window // codec.k + window % codec.k
+    return tokens + 2
+
+
+def _columns(splits: dict[str, "TokenSplit"], config: PretrainConfig) -> int:
+    """Return the row length of an aligned family, checking that there is one."""
+    lengths = splits["train"].lengths
+    if config.model.architecture == "factored" and lengths.min() != lengths.max():
+        raise UserError(
+            f"model.architecture: factored needs rows of one length, but {config.data} has rows of "
+            f"{lengths.min()} to {lengths.max()}; prepare an alignment with --aligned true"
+        )
+    return int(lengths[0])
+
+
+def _make_objective(config: PretrainConfig, split: "TokenSplit", codec: "KmerCodec"):
+    from pipeline.training.objective import AlignedObjective, MaskedObjective
+
+    if config.model.architecture == "strand":
+        return MaskedObjective(split, codec, config.masking, config.seed)
+    from pipeline.attention.contacts import sequence_weights
+
+    rows = codec.codes_of_track(split.track).reshape(len(split), -1)
+    return AlignedObjective(split, codec, sequence_weights(rows))
+
+
+class _Scores:
+    """Bits per hidden letter: the network's on validation text as it trains, all models' on test text."""
+
+    def __init__(self, config: PretrainConfig, splits: dict[str, "TokenSplit"], codec: "KmerCodec"):
+        from pipeline.tokens.bits import hidden_text
+
+        self.splits, self.codec = splits, codec
+        scored = config.model.architecture == "strand"
+        text = partial(hidden_text, codec=codec, window=config.window, letters=config.evaluation_bases)
+        self.texts = {n: text(splits[n]) for n in ("validation", "test") if scored and n in splits}
+        self.texts = {name: text for name, text in self.texts.items() if text.windows}
+        self.name = "bits_per_hidden_base" if codec.alphabet == "dna" else "bits_per_hidden_residue"
+
+    def network(self, model, split: str):
+        from pipeline.tokens.bits import bits_per_letter
+
+        return bits_per_letter(model, self.codec, self.texts[split])
+
+    def during(self, model) -> dict[str, float]:
+        if "validation" not in self.texts:
+            return {}
+        return {f"validation_{self.name}": float(self.network(model, "validation").mean())}
+
+    def final(self, model, untrained, count_model: bool) -> dict[str, Any]:
+        """Return the object for metrics.json: the network beside an untrained one and beside counting."""
+        from pipeline.tokens.bits import DNA_RUN
+        from pipeline.tokens.counts import CountModel, composition_bits
+
+        if "test" not in self.texts:
+            say("no test split, so no final score")
+            return {}
+        text = self.texts["test"]
+        bits = self.network(model, "test")
+        scores = {
+            "value": float(bits.mean()),
+            "standard_error": float(bits.std() / len(bits) ** 0.5),
+            "untrained": float(self.network(untrained, "test").mean()),
+            "random": float(composition_bits(self.splits["train"], self.codec, text).mean()),
+            "hidden_letters": len(bits),
+        }
+        if count_model:
+            run = DNA_RUN if self.codec.alphabet == "dna" else 1
+            counts = CountModel(self.codec, run).fit(self.splits["train"], self.codec)
+            counts.tune(self.texts.get("validation", text))
+            scores["baseline"] = float(counts.bits(text).mean())
+            scores["gap_closed"] = (scores["random"] - scores["value"]) / (
+                scores["random"] - scores["baseline"]
+            )
+        return {self.name: scores}
+
+
+def _train(config: PretrainConfig, folder: Path, counts: dict[str, Any], accelerator) -> None:
+    import transformers
+
+    from pipeline.artifacts import write_json
+    from pipeline.tokens.store import load_tokens
+    from pipeline.tokens.vocabulary import load_tokenizer, save_tokenizer
+    from pipeline.training.loop import Run, train
+    from pipeline.training.plan import steps
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    splits, codec = load_tokens(config.data)
+    split = splits["train"]
+    columns = _columns(splits, config)
+    window = columns if config.model.architecture == "factored" else config.window
+    model = make_model(config, codec, columns)
+    counts["parameters"] = sum(p.numel() for p in model.parameters())
+    say(
+        f"{counts['parameters']:,} parameters, {int(split.lengths.sum()):,} letters of training text, "
+        f"{config.steps} steps of {config.tokens_per_step:,} letters, {accelerator.num_processes} "
+        f"process(es) on {accelerator.device.type}"
+    )
+    strands = codec.alphabet == "dna"
+    plan = steps(split.lengths, window, config.tokens_per_step, strands, config.seed)
+    objective = _make_objective(config, split, codec)
+    scores = _Scores(config, splits, codec)
+    model = train(Run(accelerator, model, objective, plan, scores.during, folder), config)
+    if not accelerator.is_main_process:
+        return
+    metrics = {}
+    if config.model.architecture == "strand":
+        metrics = scores.final(model, make_model(config, codec, columns), config.count_model)
+    for name, score in metrics.items():
+        say(", ".join(f"{key} {value:.4f}" for key, value in score.items()) + f" ({name}, test split)")
+    model.save_pretrained(folder)
+    tokenizer = load_tokenizer(config.data / "tokenizer")
+    tokenizer.model_max_length = context_tokens(window, codec)
+    save_tokenizer(tokenizer, folder, codec.alphabet, codec.k, codec.overlapping)
+    write_json(folder / "metrics.json", metrics)
+
+
+def _accelerator(config: PretrainConfig):
+    import torch
+    from accelerate import Accelerator
+
+    on_cpu = not (torch.cuda.is_available() or torch.backends.mps.is_available())
+    return Accelerator(cpu=on_cpu, mixed_precision=config.precision)
+
+
+def run(config: PretrainConfig) -> Result:
+    """Train; write a Hugging Face checkpoint with metrics.json beside the weights.
+
+    With several processes the first one owns the folder; the others are told whether there is work to do.
+    """
+    from accelerate.utils import broadcast_object_list
+
+    if read_manifest(config.data)["stage"] != "tokenize":
+        raise UserError(f"data: {config.data} was not written by tokenize; pass a token folder")
+    accelerator = _accelerator(config)
+
+    def build(workspace: Workspace) -> None:
+        broadcast_object_list([str(workspace.path)])
+        _train(config, workspace.path, workspace.counts, accelerator)
+
+    if accelerator.is_main_process:
+        result = produce("pretrain", config, {"data": config.data}, build, volatile=VOLATILE, resumable=True)
+        if result.up_to_date:
+            broadcast_object_list([None])
+        accelerator.wait_for_everyone()
+        return result
+    folder = broadcast_object_list([None])[0]
+    if folder is not None:
+        _train(config, Path(folder), {}, accelerator)
+    accelerator.wait_for_everyone()
+    return Result(config.output, read_manifest(config.output), up_to_date=folder is None)
+
+
+if __name__ == "__main__":
+    from pipeline.cli import main
+
+    main(stage="pretrain")

@@ -1,0 +1,5 @@
+"""``python -m pipeline.report``."""
+
+from pipeline.cli import main
+
+main(stage="report")

@@ -1,0 +1,160 @@
+"""Reading finished stages into the dictionary that becomes report.json, and that the page is drawn from."""
+
+import csv
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.artifacts import read_manifest
+from pipeline.errors import UserError
+from pipeline.report.texts import kind_of, rule_out
+
+RESERVED = {"title", "simulated", "stages"}
+SCORES = {"value": "score", "untrained": "score_untrained", "optimum": "reference"}
+
+
+@dataclass(frozen=True)
+class FinishedStage:
+    """A finished stage folder: its manifest and its metrics."""
+
+    name: str
+    folder: Path
+    manifest: dict[str, Any]
+    metrics: dict[str, dict[str, Any]]
+
+    @property
+    def kind(self) -> str:
+        """Return the command that wrote it."""
+        return self.manifest["stage"]
+
+    def read(self, file: str) -> Any:
+        """Return a JSON file of the folder, or None if there is none; NaN and infinities become None."""
+        path = self.folder / file
+        return finite(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+
+
+def finite(value: Any) -> Any:
+    """Return a JSON value with None for NaN and infinities, which JSON does not know."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_stages(run: Path, names: list[str]) -> list[FinishedStage]:
+    """Return the stages in the order given; a metric that an earlier stage has too is named key:stage."""
+    stages, taken = [], set(RESERVED)
+    for name in names:
+        stage = FinishedStage(name, run / name, finite(read_manifest(run / name)), {})
+        for key, metric in (stage.read("metrics.json") or {}).items():
+            unique = f"{key}:{name}" if key in taken else key
+            stage.metrics[unique] = metric if isinstance(metric, dict) else {"value": metric}
+            taken.add(unique)
+        stages.append(stage)
+    return stages
+
+
+def collect(stages: list[FinishedStage], title: str, simulated: bool) -> dict[str, Any]:
+    """Return the content of report.json.
+
+    A run with a simulate stage is labelled as simulated even if it was not said to be.
+    """
+    metrics = {key: metric for stage in stages for key, metric in stage.metrics.items()}
+    return metrics | {
+        "title": title,
+        "simulated": simulated or any(stage.kind == "simulate" for stage in stages),
+        "stages": [_entry(stage) for stage in stages],
+    }
+
+
+def _entry(stage: FinishedStage) -> dict[str, Any]:
+    manifest = stage.manifest
+    entry = {
+        "name": stage.name,
+        "stage": stage.kind,
+        "content": manifest["content"],
+        "seed": manifest.get("config", {}).get("seed"),
+        "versions": manifest.get("versions", {}),
+        "counts": manifest.get("counts", {}),
+        "metrics": list(stage.metrics),
+        "controls": {key: rule_out(key, metric) for key, metric in stage.metrics.items()},
+        "truth": stage.read("truth.json"),
+        "history": read_history(stage.folder / "metrics.jsonl"),
+        "average_precision": _average_precision(stage),
+        "motifs": stage.read("motifs.json"),
+    }
+    return {key: value for key, value in entry.items() if value is not None}
+
+
+def read_history(path: Path) -> list[dict[str, float]] | None:
+    """Return the loss and the validations of a run by step, without what depends on the machine's speed."""
+    if not path.is_file():
+        return None
+    steps: dict[int, dict[str, float]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        numbers = finite(json.loads(line))
+        kept = {k: v for k, v in numbers.items() if k == "loss" or k.startswith("validation_")}
+        steps.setdefault(numbers["step"], {"step": numbers["step"]}).update(kept)
+    return [steps[step] for step in sorted(steps)]
+
+
+def read_scores(stage: FinishedStage) -> tuple[np.ndarray, dict[str, np.ndarray]] | None:
+    """Return which test sequences are of the positive class, (N,), and their scores by kind, each (N,).
+
+    Raises:
+        UserError: the file has no scores, or not both classes.
+    """
+    path = stage.folder / "scores.tsv"
+    if stage.kind != "finetune":
+        return None
+    if not path.is_file():
+        return None
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    class_name = positive_class(stage)
+    positive_N = np.array([row.get("label") == class_name for row in rows])
+    if not 0 < positive_N.sum() < len(rows):
+        raise UserError(
+            f"{path}: {positive_N.sum()} of {len(rows)} rows have the label {class_name!r}; "
+            "run finetune again with both classes in the test split"
+        )
+    scores = {}
+    for kind, column in SCORES.items():
+        if all(row.get(column) for row in rows):
+            scores[kind] = np.array([_number(path, n, column, row[column]) for n, row in enumerate(rows, 2)])
+    if "value" not in scores:
+        raise UserError(f"{path}: not every row has a {SCORES['value']}; run finetune again")
+    return positive_N, scores
+
+
+def _number(path: Path, line: int, column: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(
+            f"{path}: line {line}: {column} {text!r} is not a number; run finetune again"
+        ) from None
+
+
+def positive_class(stage: FinishedStage) -> str | None:
+    """Return the class that a classifier's scores are for."""
+    for key, metric in stage.metrics.items():
+        if kind_of(key) == "auroc":
+            named = metric.get("positive")
+            return named if isinstance(named, str) else key.split(":")[0].removesuffix("_auroc")
+    return None
+
+
+def _average_precision(stage: FinishedStage) -> dict[str, float] | None:
+    from sklearn.metrics import average_precision_score
+
+    found = read_scores(stage)
+    if found is None:
+        return None
+    positive_N, scores = found
+    return {kind: float(average_precision_score(positive_N, score_N)) for kind, score_N in scores.items()}

@@ -1,0 +1,234 @@
+"""The figures of the report, as bytes that are the same whenever the numbers are."""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipeline.report.collect import FinishedStage, positive_class, read_scores
+from pipeline.report.texts import control_name, kind_of, label_of
+
+SIZE = (4.8, 3.5)
+STRIP = 26
+COLOURS = {
+    "value": "#0b63a5",
+    "untrained": "#b45309",
+    "baseline": "#a0438f",
+    "random": "#6b7280",
+    "optimum": "#0f7a5a",
+}
+MARKERS = {"value": "o", "untrained": "^", "baseline": "D", "random": "s", "optimum": "*"}
+STYLE = {
+    "svg.hashsalt": "strandlm",
+    "font.size": 9.5,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e5e7eb",
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image of the page: its title, what it shows in words, its media type and its bytes."""
+
+    title: str
+    text: str
+    media_type: str
+    content: bytes
+    wide: bool = False
+
+
+def draw_figures(stage: FinishedStage, report: dict[str, Any]) -> dict[str, Picture]:
+    """Return a stage's pictures by name; a motif's logo has the motif's name after ``logo:``."""
+    entry = next(entry for entry in report["stages"] if entry["name"] == stage.name)
+    prefix = "Simulated data: " if report["simulated"] else ""
+    pictures: dict[str, Picture] = {}
+    if entry.get("history"):
+        pictures |= _training(stage, entry["history"], prefix)
+    pictures |= _classifier(stage, entry, prefix)
+    pictures |= _logos(stage, entry.get("motifs") or [], prefix)
+    if (stage.folder / "map.png").is_file():
+        content = (stage.folder / "map.png").read_bytes()
+        text = "Map of residue pairs: scores of the model, beside the true contacts where they are known."
+        pictures["map"] = _png(f"{prefix}contact map", text, content, bool(prefix), wide=True)
+    return pictures
+
+
+def _svg(draw: Callable[[Any], None], title: str, text: str, size: tuple[float, float] = SIZE) -> Picture:
+    """Draw on new axes and return the picture as SVG, with letters as outlines and without a date."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]  its keys are names of settings
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = figure.add_subplot()
+        draw(axes)
+        axes.set_title(title, parse_math=False)
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return Picture(title, text, "image/svg+xml", buffer.getvalue())
+
+
+def _png(title: str, text: str, content: bytes, simulated: bool, wide: bool = False) -> Picture:
+    return Picture(title, text, "image/png", stamp(content) if simulated else content, wide)
+
+
+def stamp(content: bytes, text: str = "SIMULATED DATA") -> bytes:
+    """Return a PNG with a line of text above it, so that the picture says it also where the page is not."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.image import imread
+
+    pixels_HWC = imread(io.BytesIO(content), format="png")
+    height, width = pixels_HWC.shape[:2]
+    figure = Figure(figsize=(width / 100, (height + STRIP) / 100), dpi=100)
+    FigureCanvasAgg(figure)
+    figure.figimage(pixels_HWC)
+    figure.text(
+        0.5, 1 - STRIP / 2 / (height + STRIP), text, ha="center", va="center", fontsize=10, color="#7c2d12"
+    )
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _training(stage: FinishedStage, history: list[dict[str, Any]], prefix: str) -> dict[str, Picture]:
+    """Draw the training loss, and the validations beside the controls of the same metric on test text."""
+    pictures = {}
+    names = sorted({name for line in history for name in line if name != "step"})
+    for name in names:
+        points = [(line["step"], line[name]) for line in history if line.get(name) is not None]
+        if not points:
+            continue
+        metric_name = name.removeprefix("validation_")
+        key = next((k for k in stage.metrics if k.split(":")[0] == metric_name), metric_name)
+        label = "training loss (nats per target)" if name == "loss" else label_of(metric_name).lower()
+        title = prefix + ("training loss" if name == "loss" else "validation while training")
+        first, last = (f"{value:.3f} at step {step}" for step, value in (points[0], points[-1]))
+        text = f"Line of {label} from {first} to {last}."
+
+        def draw(axes, points=points, key=key, label=label) -> None:
+            axes.plot(*zip(*points, strict=True), color=COLOURS["value"], label="this run")
+            controls = _controls(stage.metrics.get(key, {}))
+            for control, value in controls.items():
+                name = f"{control_name(key, control)} (test)"
+                axes.axhline(value, color=COLOURS[control], linestyle="--", linewidth=1.2, label=name)
+            axes.set(xlabel="step", ylabel=label)
+            if controls:
+                axes.legend()
+
+        pictures[name] = _svg(draw, title, text)
+    return pictures
+
+
+def _controls(metric: dict[str, Any]) -> dict[str, float]:
+    return {c: metric[c] for c in MARKERS if c != "value" and metric.get(c) is not None}
+
+
+def _classifier(stage: FinishedStage, entry: dict[str, Any], prefix: str) -> dict[str, Picture]:
+    key = next((key for key in stage.metrics if kind_of(key) == "auroc"), None)
+    found = read_scores(stage)
+    if key is None or found is None:
+        return {}
+    metric, name = stage.metrics[key], positive_class(stage)
+    pictures = {
+        "roc": _roc(*found, metric, f"{prefix}ROC curve, {name}"),
+        "precision_recall": _precision_recall(
+            *found, entry["average_precision"], f"{prefix}precision and recall, {name}"
+        ),
+    }
+    groups = {n: g for n, g in (metric.get("by_group") or {}).items() if g.get("value") is not None}
+    if groups:
+        pictures["groups"] = _groups(groups, f"{prefix}{name} against each group")
+    return pictures
+
+
+def _curve_label(kind: str, what: str, area: float | None) -> str:
+    name = "this run" if kind == "value" else control_name("_auroc", kind)
+    return name if area is None else f"{name}: {what} {area:.3f}"
+
+
+def _line(kind: str) -> dict[str, Any]:
+    return {"color": COLOURS[kind], "linestyle": "-" if kind == "value" else "--", "linewidth": 1.6}
+
+
+def _roc(
+    positive_N: np.ndarray, scores: dict[str, np.ndarray], metric: dict[str, Any], title: str
+) -> Picture:
+    from sklearn.metrics import roc_curve
+
+    labels = {kind: _curve_label(kind, "AUROC", metric.get(kind)) for kind in scores}
+
+    def draw(axes) -> None:
+        for kind, score_N in scores.items():
+            false_T, true_T, _ = roc_curve(positive_N, score_N)
+            axes.plot(false_T, true_T, label=labels[kind], **_line(kind))
+        axes.plot([0, 1], [0, 1], color=COLOURS["random"], linestyle=":", label="coin: AUROC 0.500")
+        axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1.01))
+        axes.legend(loc="lower right")
+
+    return _svg(draw, title, f"{'; '.join(labels.values())}.")
+
+
+def _precision_recall(
+    positive_N: np.ndarray, scores: dict[str, np.ndarray], areas: dict[str, float], title: str
+) -> Picture:
+    from sklearn.metrics import precision_recall_curve
+
+    share = float(positive_N.mean())
+    labels = {kind: _curve_label(kind, "average precision", areas.get(kind)) for kind in scores}
+
+    def draw(axes) -> None:
+        for kind, score_N in scores.items():
+            precision_T, recall_T, _ = precision_recall_curve(positive_N, score_N, drop_intermediate=True)
+            axes.plot(recall_T, precision_T, drawstyle="steps-pre", label=labels[kind], **_line(kind))
+        axes.axhline(share, color=COLOURS["random"], linestyle=":", label=f"share of positives: {share:.3f}")
+        axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.01))
+        axes.legend(loc="lower left")
+
+    return _svg(draw, title, f"{'; '.join(labels.values())}.")
+
+
+def _groups(groups: dict[str, dict[str, Any]], title: str) -> Picture:
+    kinds = [kind for kind in MARKERS if any(group.get(kind) is not None for group in groups.values())]
+
+    def draw(axes) -> None:
+        for kind in kinds:
+            points = [(g[kind], n) for n, g in enumerate(groups.values()) if g.get(kind) is not None]
+            name = _curve_label(kind, "", None)
+            axes.plot(
+                *zip(*points, strict=True),
+                MARKERS[kind],
+                color=COLOURS[kind],
+                markersize=8,
+                label=name,
+                zorder=3,
+            )
+        axes.axvline(0.5, color=COLOURS["random"], linestyle=":", label="coin")
+        axes.set_yticks(range(len(groups)), [name.replace("_", " ") for name in groups], parse_math=False)
+        axes.set(xlabel="AUROC", ylim=(len(groups) - 0.5, -0.5))
+        axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.17), ncols=2)
+
+    values = ", ".join(f"{name} {group['value']:.3f}" for name, group in groups.items())
+    size = (SIZE[0], 1.8 + 0.35 * len(groups))
+    return _svg(draw, title, f"AUROC of the class against each group of negatives: {values}.", size)
+
+
+def _logos(stage: FinishedStage, motifs: list[dict[str, Any]], prefix: str) -> dict[str, Picture]:
+    files = {path.stem: path for path in (stage.folder / "logos").glob("*.png")}
+    pictures = {}
+    for motif in motifs:
+        name = motif["name"]
+        if name in files:
+            text = f"Sequence logo of {motif.get('consensus', name)}, height in bits."
+            title = f"{prefix}logo of {name}"
+            pictures[f"logo:{name}"] = _png(title, text, files[name].read_bytes(), bool(prefix))
+    return pictures

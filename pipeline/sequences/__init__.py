@@ -1,0 +1,1 @@
+"""Sequences before they become tokens: alphabets, file readers, splits."""

@@ -1,0 +1,1 @@
+"""Tokens: k-mer codes, tokenizers, masking, batches, and the score that compares models."""

@@ -1,0 +1,1 @@
+"""Training: the batch plan, the objectives, the loop, checkpoints and their resumption."""

@@ -1,0 +1,176 @@
+import csv
+import gzip
+import json
+
+import numpy as np
+import pytest
+import torch
+from Bio.SeqUtils import seq3
+from datasets import Dataset, DatasetDict
+from transformers import AutoModelForMaskedLM
+
+from pipeline.attention.contacts import average_product_correction, mutual_information
+from pipeline.config import ContactsConfig
+from pipeline.contacts import run
+from pipeline.errors import UserError
+from pipeline.model import FactoredConfig, FactoredForMaskedLM, StrandConfig, StrandForMaskedLM
+from pipeline.tokens.vocabulary import RESIDUES, find_tokenizer, load_tokenizer, save_tokenizer
+
+SEQUENCE = "MKTAYIAKQRQISFVKSHFSRQLE"
+ROW = SEQUENCE[:6] + "--" + SEQUENCE[6:]
+C, n = len(ROW), len(SEQUENCE)
+UNRESOLVED = (15, 16)
+
+
+def helix():
+    k = np.arange(1, n + 1)
+    return np.stack([8 * np.cos(k / 2), 8 * np.sin(k / 2), k / 3], 1)
+
+
+def save(model, folder):
+    model.save_pretrained(folder)
+    save_tokenizer(load_tokenizer(find_tokenizer("protein")), folder, "protein", 1, False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("contacts")
+    rng = np.random.default_rng(0)
+    rows = ["".join(rng.choice(list(RESIDUES), C)) for _ in range(9)]
+    rows.insert(4, ROW)
+    (folder / "family.fa").write_text("".join(f">row{k}\n{row}\n" for k, row in enumerate(rows)))
+    (folder / "single.fa").write_text(f">alone\n{SEQUENCE}\n>other\nMKV\n")
+    atoms = [
+        f"ATOM  {k:>5}  CA  {seq3(a).upper()} A{k + 99:>4}    {x:8.3f}{y:8.3f}{z:8.3f}{1:6.2f}{0:6.2f}\n"
+        for k, (a, (x, y, z)) in enumerate(zip(SEQUENCE, helix(), strict=True), 1)
+        if k not in UNRESOLVED
+    ]
+    names = [seq3(a).upper() for a in SEQUENCE]
+    lines = (f"SEQRES {k + 1:>3} A {n:>4}  {' '.join(names[13 * k : 13 * k + 13])}\n" for k in range(2))
+    (folder / "x.pdb.gz").write_bytes(gzip.compress("".join([*lines, *atoms]).encode()))
+    (folder / "no_seqres.pdb").write_text("".join(atoms))
+    (folder / "pairs.tsv").write_text("i\tj\n1\t14\n3\t12\n")
+    torch.manual_seed(0)
+    tokens = load_tokenizer(find_tokenizer("protein")).convert_tokens_to_ids(list(RESIDUES))
+    shape = {"num_attention_heads": 2, "hidden_size": 8, "residue_token_ids": tokens}
+    save(FactoredForMaskedLM(FactoredConfig(num_columns=C, **shape)), folder / "factored")
+    strand = StrandConfig(alphabet="protein", hidden_size=32, intermediate_size=32, num_hidden_layers=2)
+    save(StrandForMaskedLM(strand), folder / "strand")
+    save(StrandForMaskedLM(StrandConfig(hidden_size=32, num_hidden_layers=1)), folder / "dna")
+    return folder
+
+
+def config(folder, output, checkpoint="factored", data="family.fa", **settings):
+    return ContactsConfig(output=output, checkpoint=folder / checkpoint, data=folder / data, **settings)
+
+
+def read_table(path):
+    with (path / "contacts.tsv").open() as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def baseline_precision(folder, columns, truth):
+    rows = [line for line in (folder / "family.fa").read_text().split() if line[0] != ">"]
+    letters = [*sorted(RESIDUES), "-"]
+    information = mutual_information(np.array([[letters.index(a) for a in row] for row in rows]))
+    scores = average_product_correction(information)[np.ix_(columns, columns)]
+    pairs = sorted(
+        (pair for pair, contact in truth.items() if contact), key=lambda p: (-round(scores[p], 9), p)
+    )
+    return np.mean([int(truth[pair]) for pair in pairs[: n - 2]])
+
+
+@pytest.mark.parametrize("structure", ["x.pdb.gz", "no_seqres.pdb"])
+def test_factored_map_in_residues_of_the_row_like_the_structure(folder, tmp_path, structure):
+    result = run(config(folder, tmp_path / "out", structure=folder / structure))
+    assert result.manifest["counts"]["query"] == "row4"
+    rows = read_table(result.folder)
+    assert len(rows) == (n - 6) * (n - 5) // 2
+    scores = AutoModelForMaskedLM.from_pretrained(folder / "factored").predict_contacts().numpy()
+    columns = [c for c, letter in enumerate(ROW) if letter != "-"]
+    points = helix()
+    best, truth = [], {}
+    for row in rows:
+        i, j = int(row["i"]) - 1, int(row["j"]) - 1
+        truth[i, j] = row["contact"]
+        assert float(row["score"]) == pytest.approx(scores[columns[i], columns[j]], rel=1e-4)
+        unresolved = {i + 1, j + 1} & set(UNRESOLVED)
+        touch = str(int(np.linalg.norm(points[i] - points[j]) < 8))
+        assert row["contact"] == ("" if unresolved else touch)
+        best += [] if unresolved else [int(touch)]
+    assert [float(r["score"]) for r in rows] == sorted((float(r["score"]) for r in rows), reverse=True)
+    metrics = result.metrics()["contact_precision_at_l"]
+    assert metrics["length"] == n - 2
+    assert metrics["value"] == pytest.approx(np.mean(best[: n - 2]))
+    assert metrics["at_l5"] == pytest.approx(np.mean(best[:4]))
+    assert metrics["random"] == pytest.approx(np.mean(best))
+    assert metrics["contacts"] == sum(best) > 0
+    assert 0 <= metrics["untrained"] <= 1
+    assert metrics["baseline"] == pytest.approx(baseline_precision(folder, columns, truth))
+    assert (result.folder / "map.png").stat().st_size > 10_000
+
+
+def test_strand_map_of_one_sequence_is_its_corrected_attention(folder, tmp_path):
+    run(config(folder, tmp_path / "out", "strand", "single.fa", contacts=folder / "pairs.tsv"))
+    tokenizer = load_tokenizer(folder / "strand")
+    model = StrandForMaskedLM.from_pretrained(folder / "strand", attn_implementation="eager").eval()
+    with torch.no_grad():
+        layers = model(**tokenizer(SEQUENCE, return_tensors="pt"), output_attentions=True).attentions
+    maps = []
+    for layer in layers:
+        for head in layer[0, :, 1:-1, 1:-1].double().numpy():
+            maps.append(average_product_correction(head + head.T))
+    expected = np.mean(maps, 0)
+    for row in read_table(tmp_path / "out"):
+        i, j = int(row["i"]) - 1, int(row["j"]) - 1
+        assert float(row["score"]) == pytest.approx(expected[i, j], rel=1e-4, abs=1e-8)
+        assert row["contact"] == str(int((i, j) in {(0, 13), (2, 11)}))
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())["contact_precision_at_l"]
+    assert metrics["contacts"] == 2
+    assert metrics["baseline"] is None
+
+
+def test_strand_map_of_an_alignment_without_truth(folder, tmp_path):
+    result = run(config(folder, tmp_path / "out", "strand", query="row4", max_sequences=3))
+    rows = read_table(result.folder)
+    assert len(rows) == (n - 6) * (n - 5) // 2
+    assert {row["contact"] for row in rows} == {""}
+    assert set(result.metrics()["contact_precision_at_l"].values()) == {None, 6}
+
+
+def test_a_corpus_reads_as_its_fasta(folder, tmp_path):
+    records = [text.split("\n") for text in (folder / "family.fa").read_text().strip(">\n").split("\n>")]
+    columns = {"id": [r[0] for r in records], "start": [0] * 10, "sequence": [r[1] for r in records]}
+    whole = Dataset.from_dict(columns)
+    splits = {"train": whole.select(range(7)), "validation": whole.select(range(7, 10))}
+    DatasetDict(splits).save_to_disk(tmp_path / "corpus")
+    structure = folder / "x.pdb.gz"
+    run(config(folder, tmp_path / "a", data=tmp_path / "corpus", structure=structure))
+    run(config(folder, tmp_path / "b", structure=structure))
+    for name in ("contacts.tsv", "metrics.json"):
+        assert (tmp_path / "a" / name).read_text() == (tmp_path / "b" / name).read_text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"query": "row99"}, "no record 'row99'"),
+        ({"data": "single.fa"}, f"record 'alone' has {n} columns.*alignment of {C}"),
+        ({"query": "row0", "structure": "x.pdb.gz"}, "does not match chain A"),
+        ({"structure": "x.pdb.gz", "chain": "B"}, "no chain 'B'"),
+        ({"structure": "x.pdb.gz", "contacts": "pairs.tsv"}, "both given"),
+        ({"structure": "x.pdb.gz", "min_separation": 30}, "lower --min-separation"),
+        ({"contacts": "family.fa"}, "line 1: columns >row0, but i and j are needed"),
+        ({"contacts": "bad.tsv"}, "bad.tsv: line 3: residue '0', but the query has residues 1 to"),
+        ({"checkpoint": "dna"}, "a model of dna"),
+        ({"checkpoint": "family.fa"}, "no config.json"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(folder, tmp_path, settings, message):
+    (folder / "bad.tsv").write_text("i\tj\n1\t2\n0\t3\n")
+    files = {key: folder / settings[key] for key in ("structure", "contacts") if key in settings}
+    with pytest.raises(UserError, match=message) as caught:
+        run(config(folder, tmp_path / "out", **(settings | files)))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,143 @@
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pipeline
+import pipeline.build_tokenizer
+import pipeline.encode
+from pipeline.artifacts import read_manifest
+from pipeline.config import BuildTokenizerConfig, TokenizeConfig
+from pipeline.errors import UserError
+from pipeline.tokens.kmers import KmerCodec
+from pipeline.tokens.store import load_tokens
+from pipeline.tokens.vocabulary import build_tokenizer, find_tokenizer, load_tokenizer
+
+FOLDERS = {
+    "dna-1mer": ("dna", 1, False, 10),
+    "dna-6mer": ("dna", 6, False, 4106),
+    "dna-3mer-overlap": ("dna", 3, True, 74),
+    "dna-6mer-overlap": ("dna", 6, True, 4106),
+    "protein": ("protein", 1, False, 33),
+}
+ROOT = Path(pipeline.__file__).parents[1]
+
+
+def test_the_folders_are_the_ones_listed_here():
+    assert {path.name for path in (ROOT / "tokenizers").iterdir()} == set(FOLDERS)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_each_folder_loads_and_equals_a_fresh_build(name, tokenizer_folder, tmp_path):
+    alphabet, k, overlapping, size = FOLDERS[name]
+    folder = tokenizer_folder(name)
+    assert KmerCodec.of(folder) == KmerCodec(alphabet, k, overlapping)
+    tokenizer = load_tokenizer(folder)
+    codec = KmerCodec.of(folder)
+    assert len(tokenizer) == size == len(codec.vocabulary)
+    assert tokenizer.get_vocab() == codec.vocabulary
+    assert tokenizer.model_max_length == 512
+    config = BuildTokenizerConfig(output=tmp_path / name, alphabet=alphabet, k=k, overlapping=overlapping)
+    result = pipeline.build_tokenizer.run(config)
+    assert result.manifest["counts"] == {"tokens": size}
+    written = {path.name for path in result.folder.iterdir()} - {"manifest.json"}
+    assert written == {path.name for path in folder.iterdir()}
+    for file in written:
+        assert json.loads((folder / file).read_text()) == json.loads((result.folder / file).read_text()), file
+
+
+def test_tokenizers_holds_json_alone():
+    """Python in there would take the place of the package of the same name."""
+    files = [path for path in (ROOT / "tokenizers").rglob("*") if path.is_file()]
+    assert files
+    assert {path.suffix for path in files} == {".json"}
+    import tokenizers
+
+    assert "site-packages" in tokenizers.__file__
+
+
+def test_no_module_of_ours_hides_one_of_the_standard_library():
+    names = {path.stem for path in (ROOT / "pipeline").glob("*.py")}
+    names |= {path.name for path in (ROOT / "pipeline").iterdir() if path.is_dir()}
+    assert not names & sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_special_tokens_are_marked_for_collators(overlapping):
+    tokenizer = build_tokenizer("dna", 3, overlapping, max_length=64)
+    encoded = tokenizer("ACGTACG", return_special_tokens_mask=True)
+    assert [i for i, special in enumerate(encoded["special_tokens_mask"]) if special] == [
+        0,
+        len(encoded["input_ids"]) - 1,
+    ]
+    pair = tokenizer("ACGTAC", "TTTTTT")["input_ids"]
+    first, second = tokenizer("ACGTAC")["input_ids"], tokenizer("TTTTTT")["input_ids"]
+    assert pair == [*first, *second[1:]]
+
+
+def test_letters_that_no_rule_covers_become_unknown_and_lose_nothing_else():
+    for overlapping in (False, True):
+        tokenizer = build_tokenizer("dna", 3, overlapping, max_length=64)
+        ids = tokenizer("ACG!ACG")["input_ids"]
+        assert ids.count(tokenizer.unk_token_id) == 1
+
+
+def test_proteins_have_no_kmers():
+    with pytest.raises(UserError, match="one token for each residue; set k to 1"):
+        build_tokenizer("protein", 3, False, max_length=64)
+
+
+def test_a_tokenizer_is_found_by_name_or_path(tmp_path, monkeypatch):
+    shipped = ROOT / "tokenizers" / "dna-1mer"
+    monkeypatch.chdir(tmp_path)
+    assert find_tokenizer("dna-1mer") == shipped
+    assert find_tokenizer(str(shipped)) == shipped
+    with pytest.raises(UserError, match="'dna-9mer' is neither a tokenizer folder nor one of dna-1mer, "):
+        find_tokenizer("dna-9mer")
+
+
+# -- the stage that uses them
+
+
+def test_a_token_folder_gives_back_the_corpus(token_folder):
+    from datasets import load_from_disk
+
+    corpus = load_from_disk(str(token_folder.parent / "corpus"))
+    splits, codec = load_tokens(token_folder)
+    assert set(splits) == {"train", "validation", "test"}
+    for name, split in splits.items():
+        assert list(split.ids) == list(corpus[name]["id"])
+        assert split.starts.tolist() == list(corpus[name]["start"])
+        assert len(split) == len(corpus[name])
+        for record, letters in enumerate(corpus[name]["sequence"]):
+            track = split.slice(record, 0, int(split.lengths[record]))
+            assert "".join(codec.letters[c] for c in codec.codes_of_track(track)) == letters
+            assert split.slice(record, 3, 5).tolist() == track[3:8].tolist()
+    counts = read_manifest(token_folder)["counts"]
+    assert counts["train"]["letters"] == sum(map(len, corpus["train"]["sequence"]))
+    assert KmerCodec.of(token_folder / "tokenizer") == codec == KmerCodec("dna", 1, False)
+
+
+@pytest.mark.parametrize("tokenizer", ["dna-6mer-overlap", "dna-6mer"])
+def test_tokens_are_stored_as_a_track_in_the_smallest_type(token_folder, tmp_path, tokenizer):
+    corpus = token_folder.parent / "corpus"
+    pipeline.encode.run(TokenizeConfig(output=tmp_path / "t", corpus=corpus, tokenizer=tokenizer))
+    splits, codec = load_tokens(tmp_path / "t")
+    plain, letters = load_tokens(token_folder)
+    assert splits["train"].track.dtype == np.uint16
+    assert plain["train"].track.dtype == np.uint8
+    for ours, theirs in zip(splits.values(), plain.values(), strict=True):
+        assert np.array_equal(codec.codes_of_track(ours.track), letters.codes_of_track(theirs.track))
+
+
+def test_a_corpus_of_another_alphabet_is_refused(token_folder, tmp_path):
+    config = TokenizeConfig(output=tmp_path / "t", corpus=token_folder.parent / "corpus", tokenizer="protein")
+    with pytest.raises(UserError, match=r"tokenizer: protein reads protein, but .* holds dna sequences"):
+        pipeline.encode.run(config)
+    with pytest.raises(UserError, match="written by tokenize, not by prepare"):
+        pipeline.encode.run(TokenizeConfig(output=tmp_path / "t", corpus=token_folder))
+    with pytest.raises(UserError, match="written by prepare, not by tokenize"):
+        load_tokens(token_folder.parent / "corpus")
+    assert not (tmp_path / "t").exists()
