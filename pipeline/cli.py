@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 
 from pipeline.config import STAGES, RunConfig
 from pipeline.errors import UserError
+from pipeline.log import announce, say
 from pipeline.resources import resource
 
 MODULES = {"tokenize": "encode"}
@@ -306,7 +307,7 @@ def _end_with_run() -> None:
                 os.kill(int(pid), 0)
             except ProcessLookupError:
                 os._exit(3)
-            time.sleep(1)
+            time.sleep(0.2)
 
     threading.Thread(target=watch, daemon=True).start()
 
@@ -330,13 +331,19 @@ def _call(command: str, argv: list[str]) -> None:
         _print_config(config)
         return
     module = importlib.import_module(f"pipeline.{MODULES.get(command, command.replace('-', '_'))}")
+    main_process = os.environ.get("RANK", "0") == "0"
+    if main_process:
+        announce(command)
     result = module.run(config)
-    if receipt and os.environ.get("RANK", "0") == "0":
+    if receipt and main_process:
         Path(receipt).write_bytes((result.folder / "manifest.json").read_bytes())
 
 
 def _fail(message: str) -> NoReturn:
-    print(f"strandlm: error: {message}", file=sys.stderr)
+    if os.environ.get("STRANDLM_STAGE"):
+        say(f"error: {message}")
+    else:
+        print(f"strandlm: error: {message}", file=sys.stderr)
     raise SystemExit(2)
 
 

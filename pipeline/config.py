@@ -338,8 +338,8 @@ class RunConfig(Section):
     """files that stages refer to as $name"""
     stages: dict[str, dict] = {}
     """name = stage and its settings; $name in a path is an input or an earlier stage's folder"""
-    cores: Positive = 2
-    """processor cores to use"""
+    cores: Positive | None = None
+    """processor cores to use (default: 2, or what the profile says)"""
     profile: str | None = None
     """Snakemake profile: default, slurm, or a folder"""
     dry_run: bool = False

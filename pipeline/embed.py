@@ -15,23 +15,17 @@ def _load(config: EmbedConfig):
     from transformers import AutoModel
     from transformers.utils import logging
 
-    import pipeline.model
+    import pipeline.model  # noqa: F401  registers our classes
     from pipeline.tokens.kmers import KmerCodec
+    from pipeline.training.classifier import check_checkpoint
 
-    if not (config.checkpoint / "config.json").is_file():
-        raise UserError(
-            f"checkpoint: {config.checkpoint}: no config.json, so no checkpoint; pass pretrain's folder"
-        )
+    check_checkpoint(config.checkpoint, "pretrain")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     model = AutoModel.from_pretrained(config.checkpoint.absolute(), dtype=torch.float32).eval()
-    if not isinstance(model, pipeline.model.StrandModel):
-        raise UserError(
-            f"checkpoint: {config.checkpoint} is a {model.config.model_type} model, which has no vectors"
-        )
     layers = model.config.num_hidden_layers
     if not -layers - 1 <= config.layer <= layers:
-        raise UserError(f"layer: {config.layer}: the model has 0 (embedding) to {layers}")
+        raise UserError(f"layer: {config.layer}: the model has 0 (embedding) to {layers}, or -1 (last)")
     return model, KmerCodec.of(config.checkpoint)
 
 

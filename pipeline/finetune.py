@@ -8,7 +8,7 @@ from pipeline.artifacts import Result, Workspace, produce
 from pipeline.config import FinetuneConfig
 from pipeline.errors import UserError
 from pipeline.log import say
-from pipeline.sequences.corpus import classes, load_corpus
+from pipeline.sequences.corpus import check_alphabet, classes, load_corpus
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +33,11 @@ def _new_model(config: FinetuneConfig, names: list[str], codec: "KmerCodec", pre
         return fresh(StrandForSequenceClassification, shape, codec, config.seed)
     torch.manual_seed(config.seed)
     return AutoModelForSequenceClassification.from_pretrained(
-        config.checkpoint.absolute(), dtype=torch.float32, **settings
+        config.checkpoint.absolute(),
+        dtype=torch.float32,
+        # A classifier of other classes keeps its encoder and gets a new last layer.
+        ignore_mismatched_sizes=True,
+        **settings,
     )
 
 
@@ -130,7 +134,7 @@ def _metrics(positive: "np.ndarray", scores: dict[str, "np.ndarray"], groups) ->
         say("warning: the classifier calls every test sequence the same")
     result: dict[str, Any] = {
         **_areas(positive, scores),
-        "auprc": float(average_precision_score(positive, scores["value"])),
+        "auprc": float(average_precision_score(positive, scores["value"])) if positive.any() else None,
         "accuracy": float(accuracy_score(positive, called)),
         "mcc": float(matthews_corrcoef(positive, called)),
         "n_positive": int(positive.sum()),
@@ -141,21 +145,40 @@ def _metrics(positive: "np.ndarray", scores: dict[str, "np.ndarray"], groups) ->
         for group in sorted(set(np.asarray(groups)[~positive])):
             chosen = positive | (np.asarray(groups) == group)
             areas = _areas(positive[chosen], {name: score[chosen] for name, score in scores.items()})
-            result["by_group"][group] = {**areas, "n": int((~positive[chosen]).sum())}
+            result["by_group"][str(group)] = {**areas, "n": int((~positive[chosen]).sum())}
     return result
 
 
-def _check_column(splits, column: str | None, key: str, folder: Path) -> None:
-    if column and column not in splits["train"].column_names:
-        known = ", ".join(splits["train"].column_names)
-        raise UserError(f"{key}: {column!r} is no column of {folder}; its columns: {known}")
+def _check(config: FinetuneConfig, splits) -> None:
+    """Refuse a corpus that lacks a split or a column that is asked for."""
+    if "train" not in splits or not {"validation", "test"} & set(splits):
+        raise UserError(
+            f"data: {config.data} has only {', '.join(splits)}; prepare it with train, and test or validation"
+        )
+    known = splits["train"].column_names
+    for key in ("group_column", "reference_column"):
+        column = getattr(config, key)
+        if column and column not in known:
+            raise UserError(
+                f"{key}: {column!r} is no column of {config.data}; its columns: {', '.join(known)}"
+            )
+    if config.reference_column:
+        values = _scored(splits)[config.reference_column]
+        if not all(isinstance(value, int | float) for value in values):
+            raise UserError(
+                f"reference_column: {config.reference_column!r} of {config.data} is not a number in every row"
+            )
+
+
+def _scored(splits):
+    """Return the rows that the figures are of."""
+    return splits["test" if "test" in splits else "validation"]
 
 
 def _train_all(config: FinetuneConfig, splits, names: list[str], codec: "KmerCodec", folder: Path):
-    """Return the classifier, and the logits (N, C) of the test rows by it and by its control."""
+    """Return the classifier, and the logits (N, C) of the scored rows by it and by its control."""
     from pipeline.training.classifier import check_lengths, class_logits
 
-    test = splits["test"] if "test" in splits else splits["validation"]
     kinds = {"value": "from the checkpoint"}
     if config.untrained_control:
         kinds["untrained"] = "control: the same network from random weights"
@@ -167,8 +190,8 @@ def _train_all(config: FinetuneConfig, splits, names: list[str], codec: "KmerCod
             records = list(zip(split["id"], split["sequence"], strict=True))
             check_lengths(records, codec, models[kind].config.max_position_embeddings)
         _fit(config, models[kind], codec, splits, folder)
-        logits[kind] = class_logits(models[kind], codec, list(test["sequence"]), 256)
-    return models["value"], logits, test
+        logits[kind] = class_logits(models[kind], codec, list(_scored(splits)["sequence"]), 256)
+    return models["value"], logits
 
 
 def _write_scores(path: Path, test, names: list[str], scores: dict[str, "np.ndarray"], groups) -> None:
@@ -192,12 +215,15 @@ def _build(config: FinetuneConfig, workspace: Workspace, splits, names: list[str
 
     from pipeline.tokens.kmers import KmerCodec
     from pipeline.tokens.vocabulary import load_tokenizer, save_tokenizer
-    from pipeline.training.classifier import softmax
+    from pipeline.training.classifier import check_checkpoint, softmax
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    check_checkpoint(config.checkpoint, "pretrain")
     codec = KmerCodec.of(config.checkpoint)
-    model, logits, test = _train_all(config, splits, names, codec, workspace.path / WORK)
+    check_alphabet(config.data, codec.alphabet, config.checkpoint)
+    model, logits = _train_all(config, splits, names, codec, workspace.path / WORK)
+    test, split = _scored(splits), "test" if "test" in splits else "validation"
     scores = {kind: softmax(logits_NC)[:, positive] for kind, logits_NC in logits.items()}
     if config.reference_column:
         scores["optimum"] = np.array(test[config.reference_column])
@@ -205,22 +231,23 @@ def _build(config: FinetuneConfig, workspace: Workspace, splits, names: list[str
     metrics = _metrics(np.array(test["label"]) == positive, scores, groups)
     metrics["positive"] = names[positive]
     figures = ", ".join(f"{key} {value:.4f}" for key, value in metrics.items() if isinstance(value, float))
-    say(f"{names[positive]} on the test split: {figures}")
+    say(f"{names[positive]} on the {split} split: {figures}")
+    if split == "validation":
+        say("warning: there is no test split; these rows also chose the epoch, so the figures flatter")
 
     _write_scores(workspace.path / "scores.tsv", test, names, scores, groups)
     model.save_pretrained(workspace.path)
     tokenizer = load_tokenizer(config.checkpoint)
     save_tokenizer(tokenizer, workspace.path, codec.alphabet, codec.k, codec.overlapping)
-    workspace.counts["test"] = {"rows": len(test)}
+    workspace.counts[split] = {"rows": len(test)}
     workspace.write_json("metrics.json", {f"{names[positive]}_auroc": metrics})
 
 
 def run(config: FinetuneConfig) -> Result:
     """Train the classifier and its control; write the checkpoint, scores.tsv and metrics.json."""
     splits = load_corpus(config.data)
+    _check(config, splits)
     names, positive = classes(splits["train"], config.data, config.positive)
-    for key in ("group_column", "reference_column"):
-        _check_column(splits, getattr(config, key), key, config.data)
     return produce(
         "finetune",
         config,

@@ -15,6 +15,13 @@ def say(text: str) -> None:
     print(f"[{stage}] {text}" if stage else text, file=sys.stderr, flush=True)
 
 
+def announce(command: str) -> None:
+    """Print that a stage of a run starts, with its place among the others; alone, a stage says nothing."""
+    stage, step = os.environ.get("STRANDLM_STAGE"), os.environ.get("STRANDLM_STEP")
+    if stage and step:
+        print(f"[{step}] {stage}: {command}", file=sys.stderr, flush=True)
+
+
 def track(items: Iterable[T], total: int, what: str, every: float = 10.0) -> Iterator[T]:
     """Yield ``items``, showing a bar on a terminal and a line every ``every`` seconds in a log."""
     if sys.stderr.isatty():

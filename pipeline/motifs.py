@@ -9,7 +9,7 @@ from pipeline.artifacts import Result, Workspace, produce
 from pipeline.config import MotifsConfig
 from pipeline.errors import UserError
 from pipeline.log import say, track
-from pipeline.sequences.corpus import classes, load_corpus
+from pipeline.sequences.corpus import check_alphabet, classes, load_corpus
 
 if TYPE_CHECKING:
     from pipeline.attention.matrices import Motif
@@ -19,24 +19,32 @@ LARGEST_OFFSET = 2
 Scores = dict[str, list[np.ndarray]]
 
 
-def _read(config: MotifsConfig) -> tuple[list[str], list[str]]:
-    """Return positive and other sequences, at most ``max_sequences`` of each."""
+def _read(config: MotifsConfig) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return (id, sequence) of positive and of other records, at most ``max_sequences`` of each."""
     from datasets import concatenate_datasets
 
     splits = load_corpus(config.data)
     unknown = sorted(set(config.split) - {"train", "validation", "test"})
     if unknown:
         raise UserError(f"split: {unknown[0]!r} is none of train, validation, test")
-    rows = concatenate_datasets([splits[name] for name in config.split if name in splits])
-    _, number = classes(rows, config.data, config.positive)
-    labels, sequences = np.array(rows["label"]), np.array(rows["sequence"], object)
+    wanted = [
+        splits[name] for name in ("train", "validation", "test") if name in config.split and name in splits
+    ]
+    if not wanted:
+        raise UserError(
+            f"split: {config.data} has no {' or '.join(config.split)}; it has {', '.join(map(str, splits))}"
+        )
+    rows = concatenate_datasets(wanted)
+    names, number = classes(rows, config.data, config.positive)
+    labels = np.array(rows["label"])
     order = np.random.default_rng(config.seed).permutation(len(rows))
     chosen = [order[(labels[order] == number) == positive] for positive in (True, False)]
-    positives, others = (sequences[np.sort(rows[: config.max_sequences])].tolist() for rows in chosen)
-    if not positives or not others:
+    if not all(map(len, chosen)):
         raise UserError(
-            f"data: {config.data}: {len(positives)} positives and {len(others)} others; both are needed"
+            f"data: {config.data}: {len(chosen[0])} {names[number]}, {len(chosen[1])} others; both are needed"
         )
+    records = list(zip(rows["id"], rows["sequence"], strict=True))
+    positives, others = ([records[i] for i in np.sort(part[: config.max_sequences])] for part in chosen)
     return positives, others
 
 
@@ -104,9 +112,8 @@ def _database(config: MotifsConfig) -> dict[str, np.ndarray]:
         database |= read_motifs(path)
     missing = [name for name in config.expected if name not in database]
     if missing:
-        raise UserError(
-            f"expected: {missing[0]!r} is not in the database: {', '.join(map(str, config.database))}"
-        )
+        where = f"not in {', '.join(map(str, config.database))}" if database else "in no database; give one"
+        raise UserError(f"expected: {missing[0]!r} is {where}")
     return database
 
 
@@ -178,19 +185,25 @@ def _build(config: MotifsConfig, workspace: Workspace) -> None:
 
     database = _database(config)
     model, codec = load_classifier(config.checkpoint)
+    if codec.alphabet != "dna":
+        raise UserError(f"checkpoint: {config.checkpoint} reads {codec.alphabet}; motifs are sought in DNA")
     _heads(config, model)
-    texts = _read(config)
-    pairs = [(sequence, sequence) for text in texts for sequence in text]
-    check_lengths(pairs, codec, model.config.max_position_embeddings)
+    records = _read(config)
+    check_alphabet(config.data, codec.alphabet, config.checkpoint)
+    check_lengths([*records[0], *records[1]], codec, model.config.max_position_embeddings)
+    positives, others = ([sequence for _, sequence in part] for part in records)
+    texts = (positives, others)
     results = []
     for network in (model, fresh(type(model), model.config, codec, config.seed)):
         name = "attention" if network is model else "attention of an untrained network"
         scores = [_attention(network, codec, text, config, name) for text in texts]
         motifs, words = _discover(scores[0], scores[1], texts, config)
-        results.append((motifs, _hits(motifs, database)))
+        results.append(motifs)
         consensus = ", ".join(motif.consensus for motif in motifs)
         say(f"{name}: {words} enriched words, {len(motifs)} motifs {consensus}")
-    (motifs, hits), (control, control_hits) = results
+    motifs, control = results
+    # The comparison comes last: it sets the number of threads, torch's too.
+    hits, control_hits = _hits(motifs, database), _hits(control, database)
     _write(workspace, motifs, hits)
     workspace.counts |= {"positives": len(texts[0]), "others": len(texts[1]), "motifs": len(motifs)}
     workspace.write_json("metrics.json", _metrics(motifs, hits, control, control_hits, config.expected))

@@ -39,7 +39,7 @@ def run(config: PredictConfig) -> Result:
         scores.to_csv(workspace.path / "scores.tsv", sep="\t", index=False, float_format="%.6g")
         workspace.counts |= {"read": len(records), "scored": len(scores)}
         labels = scores["label"].tolist()
-        workspace.counts |= {name: labels.count(name) for name in names}
+        workspace.counts["labels"] = {name: labels.count(name) for name in names}
         say(f"{len(scores)} sequences scored: {config.output / 'scores.tsv'}")
 
     inputs = {"checkpoint": config.checkpoint, **{f"input{i}": path for i, path in enumerate(config.input)}}

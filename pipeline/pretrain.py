@@ -60,9 +60,16 @@ def context_tokens(window: int, codec: "KmerCodec") -> int:
     return tokens + 2
 
 
-def _columns(splits: dict[str, "TokenSplit"], config: PretrainConfig) -> int:
-    """Return the row length of an aligned family, checking that there is one."""
+def _columns(splits: dict[str, "TokenSplit"], config: PretrainConfig, alphabet: str) -> int:
+    """Return the length of the first row, which is every row's where the architecture asks for that."""
+    if "train" not in splits:
+        raise UserError(f"data: {config.data} has no train split; prepare it with one")
     lengths = splits["train"].lengths
+    if config.model.architecture == "factored" and alphabet != "protein":
+        raise UserError(
+            f"model.architecture: factored is for one protein family, but {config.data} holds {alphabet}; "
+            "use strand"
+        )
     if config.model.architecture == "factored" and lengths.min() != lengths.max():
         raise UserError(
             f"model.architecture: factored needs rows of one length, but {config.data} has rows of "
@@ -145,16 +152,17 @@ def _train(config: PretrainConfig, folder: Path, counts: dict[str, Any], acceler
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     splits, codec = load_tokens(config.data)
+    columns = _columns(splits, config, codec.alphabet)
     split = splits["train"]
-    columns = _columns(splits, config)
     window = columns if config.model.architecture == "factored" else config.window
     model = make_model(config, codec, columns)
     counts["parameters"] = sum(p.numel() for p in model.parameters())
-    say(
-        f"{counts['parameters']:,} parameters, {int(split.lengths.sum()):,} letters of training text, "
-        f"{config.steps} steps of {config.tokens_per_step:,} letters, {accelerator.num_processes} "
-        f"process(es) on {accelerator.device.type}"
-    )
+    if accelerator.is_main_process:
+        say(
+            f"{counts['parameters']:,} parameters, {int(split.lengths.sum()):,} letters of training text, "
+            f"{config.steps} steps of {config.tokens_per_step:,} letters, {accelerator.num_processes} "
+            f"process(es) on {accelerator.device.type}"
+        )
     strands = codec.alphabet == "dna"
     plan = steps(split.lengths, window, config.tokens_per_step, strands, config.seed)
     objective = _make_objective(config, split, codec)
@@ -162,6 +170,7 @@ def _train(config: PretrainConfig, folder: Path, counts: dict[str, Any], acceler
     model = train(Run(accelerator, model, objective, plan, scores.during, folder), config)
     if not accelerator.is_main_process:
         return
+    _say_shares(objective)
     metrics = {}
     if config.model.architecture == "strand":
         metrics = scores.final(model, make_model(config, codec, columns), config.count_model)
@@ -174,12 +183,31 @@ def _train(config: PretrainConfig, folder: Path, counts: dict[str, Any], acceler
     write_json(folder / "metrics.json", metrics)
 
 
+def _say_shares(objective) -> None:
+    """Say what became of the letters that this process has masked since it was started."""
+    from pipeline.training.objective import MaskedObjective
+
+    if isinstance(objective, MaskedObjective) and objective.letters:
+        share = objective.shares()
+        say(
+            f"{share['hidden']:.1%} of letters hidden; of their runs {share['masked']:.1%} masked, "
+            f"{share['replaced']:.1%} replaced, {share['kept']:.1%} kept"
+        )
+
+
 def _accelerator(config: PretrainConfig):
     import torch
     from accelerate import Accelerator
+    from accelerate.utils import DistributedType
 
     on_cpu = not (torch.cuda.is_available() or torch.backends.mps.is_available())
-    return Accelerator(cpu=on_cpu, mixed_precision=config.precision)
+    accelerator = Accelerator(cpu=on_cpu, mixed_precision=config.precision)
+    if accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+        raise UserError(
+            f"accelerate launch: {accelerator.distributed_type.value} divides the model among processes, and "
+            "checkpoints here need it whole; use configs/accelerate/ddp.yaml"
+        )
+    return accelerator
 
 
 def run(config: PretrainConfig) -> Result:

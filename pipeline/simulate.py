@@ -6,22 +6,20 @@ from typing import Any
 import numpy as np
 
 from pipeline.artifacts import Result, Workspace, produce
+from pipeline.attention.contacts import (
+    average_product_correction,
+    mutual_information,
+    precision_at,
+    random_precision,
+)
+from pipeline.attention.motif_files import write_meme
 from pipeline.config import SimulateConfig
 from pipeline.log import say
 from pipeline.worlds import RESIDUES, to_text
 from pipeline.worlds import promoters as model
-from pipeline.worlds.family import (
-    MIN_SEPARATION,
-    average_product_correction,
-    evolve,
-    median_identity,
-    mutual_information,
-    precision_at_length,
-    sample_contacts,
-    sample_potts,
-)
+from pipeline.worlds.family import MIN_SEPARATION, evolve, median_identity, sample_contacts, sample_potts
 from pipeline.worlds.genome import Feature, genome_bits, sample_genome
-from pipeline.worlds.matrices import sample_decoys, write_meme
+from pipeline.worlds.matrices import sample_decoys
 from pipeline.worlds.windows import bayes_auroc, kind_counts, windows_table, write_windows
 
 LINE = 60
@@ -97,8 +95,9 @@ def _write_windows(config: SimulateConfig, workspace: Workspace, rng: np.random.
 def _write_motifs(config: SimulateConfig, workspace: Workspace, rng: np.random.Generator) -> dict[str, Any]:
     planted = {name: model.box_matrix(name) for name in model.CONSENSUS}
     decoys = sample_decoys(config.decoy_motifs, rng)
-    write_meme(workspace.path / "planted.meme", planted, config.promoters)
-    write_meme(workspace.path / "database.meme", planted | decoys, config.promoters)
+    for file, matrices in (("planted.meme", planted), ("database.meme", planted | decoys)):
+        sites = dict.fromkeys(matrices, config.promoters)
+        write_meme(workspace.path / file, matrices, sites, model.BACKGROUND, note=NOTE)
     workspace.counts["decoy_motifs"] = len(decoys)
     return {"planted_motifs": list(planted), "decoy_motifs": len(decoys)}
 
@@ -112,8 +111,11 @@ def _write_family(config: SimulateConfig, workspace: Workspace, rng: np.random.G
     table = "".join(f"{i + 1}\t{j + 1}\n" for i, j in contacts)
     (workspace.path / "family_contacts.tsv").write_text("i\tj\n" + table)
     workspace.counts |= {"family_sequences": len(states_NL), "family_contacts": len(contacts)}
-    scores_LL = average_product_correction(mutual_information(states_NL, len(RESIDUES)))
-    found = precision_at_length(scores_LL, contacts)
+    truth_LL = np.zeros((config.family_length, config.family_length), bool)
+    truth_LL[tuple(np.transpose(contacts))] = True
+    known_LL = np.ones_like(truth_LL)
+    scores_LL = average_product_correction(mutual_information(states_NL))
+    found = precision_at(scores_LL, truth_LL, known_LL, min_separation=MIN_SEPARATION)
     identity = median_identity(states_NL, rng)
     say(
         f"simulated family: {len(contacts)} contacts of {config.family_length} sites; corrected mutual "
@@ -122,8 +124,7 @@ def _write_family(config: SimulateConfig, workspace: Workspace, rng: np.random.G
     return {
         "family_contacts": len(contacts),
         "family_mi_precision_at_L": found,
-        "family_random_precision": len(contacts)
-        / len(np.triu_indices(config.family_length, MIN_SEPARATION)[0]),
+        "family_random_precision": random_precision(truth_LL, known_LL, MIN_SEPARATION),
         "family_median_identity": identity,
     }
 

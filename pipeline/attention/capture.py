@@ -2,7 +2,8 @@
 
 The kernel registered here computes the layer's output as sdpa does, and beside it only what is asked for:
 how much attention each token gets from the first token, or from all tokens on average. Memory is one block of
-queries of one layer, never layers x heads x length squared. Shape suffixes: B batch, H heads, L tokens.
+queries of one layer, never layers x heads x length squared. Shape suffixes: B batch, H heads, L tokens, Q
+queries.
 """
 
 from collections.abc import Iterator
@@ -23,25 +24,27 @@ BLOCK = 128
 class _Request:
     """What is being collected now; one at a time."""
 
-    first_only = True
+    weights: torch.Tensor
     received: list[torch.Tensor] | None = None
 
 
-def _received(query, key, attention_mask, scaling: float) -> torch.Tensor:
-    """Return (B, H, L) the attention that each token gets, as a mean over the queries asked."""
+def _received(query, key, attention_mask, scaling: float, weights_BQ: torch.Tensor) -> torch.Tensor:
+    """Return (B, H, L) the attention that each token gets from the first Q queries, as a weighted sum."""
     total_BHL = 0.0
-    queries = query[:, :, :1] if _Request.first_only else query
-    for start in range(0, queries.shape[2], BLOCK):
-        scores = queries[:, :, start : start + BLOCK].float() @ key.float().transpose(-1, -2) * scaling
+    for start in range(0, weights_BQ.shape[1], BLOCK):
+        part_BQ = weights_BQ[:, start : start + BLOCK]
+        stop = start + part_BQ.shape[1]
+        scores = query[:, :, start:stop].float() @ key.float().transpose(-1, -2) * scaling
         if attention_mask is not None:
-            scores = scores + attention_mask[:, :, start : start + scores.shape[2]].float()
-        total_BHL = total_BHL + scores.softmax(-1).sum(2)
-    return total_BHL / queries.shape[2]
+            scores = scores + attention_mask[:, :, start:stop].float()
+        total_BHL = total_BHL + torch.einsum("bhql,bq->bhl", scores.softmax(-1), part_BQ)
+    assert isinstance(total_BHL, torch.Tensor)
+    return total_BHL
 
 
 def _kernel(module, query, key, value, attention_mask, scaling, **kwargs):
     assert _Request.received is not None, f"{KERNEL} is for received_attention only"
-    _Request.received.append(_received(query, key, attention_mask, scaling))
+    _Request.received.append(_received(query, key, attention_mask, scaling, _Request.weights))
     return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
 
 
@@ -50,10 +53,10 @@ AttentionMaskInterface.register(KERNEL, eager_mask)
 
 
 @contextmanager
-def _collecting(model, first_only: bool) -> Iterator[list[torch.Tensor]]:
+def _collecting(model, weights_BQ: torch.Tensor) -> Iterator[list[torch.Tensor]]:
     before = model.config._attn_implementation
     model.set_attn_implementation(KERNEL)
-    _Request.first_only, _Request.received = first_only, []
+    _Request.weights, _Request.received = weights_BQ, []
     try:
         yield _Request.received
     finally:
@@ -68,11 +71,12 @@ def received_attention(model, inputs: dict[str, torch.Tensor], queries: str) -> 
     Args:
         model: a strand model with any head.
         inputs: ``input_ids`` and ``attention_mask`` (B, L), padded on the right.
-        queries: ``cls``, the first token's attention; ``all``, the mean over all tokens, padding included
-            only if there is some in the batch (so give sequences of one length together).
+        queries: ``cls``, the first token's attention; ``all``, the mean over all tokens, padding left out.
     """
     model.eval()
-    with _collecting(model, first_only=queries == "cls") as received:
+    real_BL = inputs["attention_mask"].float()
+    weights_BQ = real_BL[:, :1] if queries == "cls" else real_BL / real_BL.sum(1, keepdim=True)
+    with _collecting(model, weights_BQ) as received:
         model(**inputs)
     return torch.stack(received).cpu().numpy()
 

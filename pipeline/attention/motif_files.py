@@ -45,6 +45,7 @@ def write_meme(
     motifs: Mapping[str, np.ndarray],
     nsites: Mapping[str, int],
     background: np.ndarray | None = None,
+    note: str | None = None,
 ) -> None:
     """Write motifs in the MEME minimal format (version 4), as found on the strand that was read.
 
@@ -53,10 +54,12 @@ def write_meme(
         motifs: (w, 4) frequencies of A, C, G, T by name; a name's first word is the identifier.
         nsites: number of sites behind each motif.
         background: (4,) composition of the sequences (default: uniform).
+        note: a line for people, written as a comment.
     """
     composition = np.full(4, 0.25) if background is None else background
     shares = " ".join(f"{letter} {share:.6f}" for letter, share in zip(LETTERS, composition, strict=True))
-    head = ["MEME version 4", "", "ALPHABET= ACGT", "", "strands: +", ""]
+    head = ["MEME version 4", "", *([f"# {note}", ""] if note else [])]
+    head += ["ALPHABET= ACGT", "", "strands: +", ""]
     lines = [*head, "Background letter frequencies", shares, ""]
     for name, frequencies in motifs.items():
         width = f"alength= 4 w= {len(frequencies)} nsites= {nsites[name]}"

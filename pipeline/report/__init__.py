@@ -1,6 +1,6 @@
 """The stage that shows what a run found: report.json, and the same numbers on one self-contained page."""
 
-from pipeline.artifacts import Result, Workspace, produce, read_manifest
+from pipeline.artifacts import MANIFEST, Result, Workspace, produce, read_manifest
 from pipeline.config import ReportConfig
 from pipeline.errors import UserError
 from pipeline.log import say
@@ -21,7 +21,7 @@ def run(config: ReportConfig) -> Result:
         if config.stages.count(name) > 1:
             raise UserError(f"stages: {name!r} is named twice; name each folder once")
         read_manifest(config.run / name)
-    inputs = {name: config.run / name for name in config.stages}
+    inputs = {name: config.run / name / MANIFEST for name in config.stages}
     return produce("report", config, inputs, lambda workspace: _build(config, workspace))
 
 

@@ -1,5 +1,6 @@
 """Sequences as batches for a classifier, and a classifier's scores, by the same road in every stage."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,13 +37,15 @@ def check_lengths(sequences: Sequence[tuple[str, str]], codec: KmerCodec, longes
     """Refuse (id, sequence) pairs that do not fit into the model's context, instead of cutting them.
 
     Raises:
-        UserError: names the first such record and its length.
+        UserError: names the first such record, its length, and how much fits.
     """
     for name, sequence in sequences:
-        if len(sequence) // codec.stride + 2 > longest and len(encode(sequence, codec)) > longest:
+        if len(sequence) + 2 > longest and (tokens := len(encode(sequence, codec)) - 2) > longest - 2:
+            room = longest - 2
+            letters = room + codec.k - 1 if codec.stride == 1 else room * codec.k
             raise UserError(
-                f"record {name!r}: {len(sequence)} letters are more than the model's context of "
-                f"{longest - 2} tokens holds; cut it into windows"
+                f"record {name!r}: {len(sequence)} letters are {tokens} tokens, more than the model's {room} "
+                f"(up to {letters} letters); cut it into windows"
             )
 
 
@@ -70,6 +73,20 @@ def class_names(model) -> list[str]:
     return [model.config.id2label[i] for i in range(model.config.num_labels)]
 
 
+def check_checkpoint(folder: Path, stage: str) -> None:
+    """Refuse a folder that holds no strand model.
+
+    Raises:
+        UserError: names the folder and ``stage``, whose folder is wanted.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise UserError(f"checkpoint: {folder}: no config.json, so no checkpoint; pass {stage}'s folder")
+    kind = json.loads(path.read_text()).get("model_type")
+    if kind != "strand":
+        raise UserError(f"checkpoint: {folder}: a {kind} model; pass one of the strand architecture")
+
+
 def load_classifier(checkpoint: Path):
     """Return a sequence classifier and its codec.
 
@@ -79,16 +96,14 @@ def load_classifier(checkpoint: Path):
     from transformers import AutoModelForSequenceClassification
     from transformers.utils import logging
 
-    import pipeline.model
+    import pipeline.model  # noqa: F401  registers our classes
 
-    if not (checkpoint / "config.json").is_file():
-        raise UserError(f"checkpoint: {checkpoint}: no config.json, so no checkpoint; pass finetune's folder")
+    check_checkpoint(checkpoint, "finetune")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     model, report = AutoModelForSequenceClassification.from_pretrained(
         checkpoint.absolute(), output_loading_info=True, dtype=torch.float32
     )
-    assert isinstance(model, pipeline.model.StrandForSequenceClassification)
     if report["missing_keys"]:
         raise UserError(f"checkpoint: {checkpoint} holds no trained classifier; run strandlm finetune on it")
     return model.eval(), KmerCodec.of(checkpoint)

@@ -7,7 +7,7 @@ import torch
 if TYPE_CHECKING:
     from pipeline.tokens.kmers import KmerCodec
 
-COMPOSED_STD = 0.1
+COMPOSED_STD = 0.3
 
 
 def compose_kmers(model, codec: "KmerCodec") -> None:
@@ -15,7 +15,7 @@ def compose_kmers(model, codec: "KmerCodec") -> None:
 
     K-mers that share letters then start out alike, as words do that share subwords (Bojanowski et al. 2017,
     doi:10.1162/tacl_a_00051), and what is learned of one serves the others from the first step; from
-    independent vectors a small network stays at chance for many hundred steps. The standard deviation of 0.1
+    independent vectors a small network stays at chance for many hundred steps. The standard deviation of 0.3
     is large beside the size of an optimizer step, so that the composition is not forgotten at once.
     """
     if codec.k == 1:

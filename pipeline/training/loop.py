@@ -2,10 +2,12 @@
 
 import itertools
 import shutil
+import signal
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from accelerate import Accelerator
@@ -22,6 +24,7 @@ from pipeline.training.plan import Window, micro_batches
 from pipeline.training.tracking import Tracker
 
 Evaluate = Callable[[torch.nn.Module], dict[str, float]]
+STOPPED = 3  # exit code of a run that was asked to end before it was finished
 
 
 @dataclass
@@ -41,6 +44,8 @@ def train(run: Run, config: PretrainConfig) -> PreTrainedModel:
 
     The loss of a step is the weighted sum over all targets of all processes and micro-batches, divided by the
     sum of their weights: the same number however the step is divided.
+
+    SIGTERM, to any process, ends the run after the step under way, with a checkpoint and exit code 3.
     """
     accelerator = run.accelerator
     bare = run.model
@@ -50,35 +55,65 @@ def train(run: Run, config: PretrainConfig) -> PreTrainedModel:
     tracker = Tracker(
         run.folder, config.steps, config.log_every, progress.step, main=accelerator.is_main_process
     )
-    if progress.step == 0:
-        _evaluate(run, bare, tracker, progress)
-    for windows in itertools.islice(run.plan, progress.step, config.steps):
-        rate = learning_rate(progress.step, config.steps, config.optimizer)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        batches = _own_batches(run, windows, config.micro_batch_tokens)
-        torch.manual_seed(config.seed + progress.step)
-        loss = _backward(accelerator, model, batches)
-        norm = torch.as_tensor(accelerator.clip_grad_norm_(model.parameters(), config.optimizer.clip))
-        if not (torch.isfinite(loss) and torch.isfinite(norm)):
-            raise UserError(
-                f"optimizer.learning_rate: {rate:g}: loss {loss.item():g} at step {progress.step + 1} is not "
-                "finite; lower it, or lengthen optimizer.warmup"
-            )
-        optimizer.step()
-        optimizer.zero_grad()
-
-        letters = sum(window.length for window in windows)
-        progress = Progress(progress.step + 1, progress.letters + letters)
-        tracker.step(progress.step, letters, loss.item(), rate, float(norm))
-        if progress.step % config.evaluate_every == 0 or progress.step == config.steps:
+    with _sigterm() as caught:
+        if progress.step == 0:
             _evaluate(run, bare, tracker, progress)
-        if progress.step % config.checkpoint_every == 0 or progress.step == config.steps:
-            if accelerator.is_main_process:
-                checkpoints.save(saved, bare, optimizer.optimizer, progress, config.keep_checkpoints)
-            accelerator.wait_for_everyone()
+        for windows in itertools.islice(run.plan, progress.step, config.steps):
+            loss, rate, norm = _step(run, model, optimizer, windows, progress.step, config)
+            letters = sum(window.length for window in windows)
+            progress = Progress(progress.step + 1, progress.letters + letters)
+            tracker.step(progress.step, letters, loss, rate, norm)
+            last = progress.step == config.steps
+            asked = _sum(accelerator, torch.tensor(len(caught), device=accelerator.device)) > 0
+            if last or progress.step % config.evaluate_every == 0:
+                _evaluate(run, bare, tracker, progress)
+            if last or asked or progress.step % config.checkpoint_every == 0:
+                if accelerator.is_main_process:
+                    checkpoints.save(saved, bare, optimizer.optimizer, progress, config.keep_checkpoints)
+                accelerator.wait_for_everyone()
+            if asked:
+                tracker.close()
+                _stop(accelerator, progress, config)
     tracker.close()
     return bare
+
+
+@contextmanager
+def _sigterm() -> Iterator[list[int]]:
+    """Collect SIGTERM instead of dying of it: the list is empty until one arrives."""
+    caught: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: caught.append(number))
+    try:
+        yield caught
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stop(accelerator: Accelerator, progress: Progress, config: PretrainConfig) -> NoReturn:
+    if accelerator.is_main_process:
+        say(f"SIGTERM: checkpoint of step {progress.step} of {config.steps} written; run again to go on")
+    raise SystemExit(STOPPED)
+
+
+def _step(
+    run: Run, model: torch.nn.Module, optimizer, windows: list[Window], step: int, config: PretrainConfig
+) -> tuple[float, float, float]:
+    """Take one optimizer step; return its loss, learning rate and gradient norm."""
+    rate = learning_rate(step, config.steps, config.optimizer)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    batches = _own_batches(run, windows, config.micro_batch_tokens)
+    torch.manual_seed(config.seed + step)
+    loss = _backward(run.accelerator, model, batches)
+    norm = torch.as_tensor(run.accelerator.clip_grad_norm_(model.parameters(), config.optimizer.clip))
+    if not (torch.isfinite(loss) and torch.isfinite(norm)):
+        raise UserError(
+            f"optimizer.learning_rate: {rate:g}: loss {loss.item():g} at step {step + 1} is not finite; "
+            "lower it, or lengthen optimizer.warmup"
+        )
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item(), rate, float(norm)
 
 
 def _resume(accelerator: Accelerator, saved: Path, model, optimizer, config: PretrainConfig) -> Progress:
@@ -89,7 +124,8 @@ def _resume(accelerator: Accelerator, saved: Path, model, optimizer, config: Pre
     if path is None:
         return Progress()
     progress = checkpoints.load(path, model, optimizer.optimizer)
-    say(f"resumed from {path.name} of {config.steps}, {progress.letters} letters seen")
+    if accelerator.is_main_process:
+        say(f"resumed from {path.name} of {config.steps}, {progress.letters} letters seen")
     return progress
 
 

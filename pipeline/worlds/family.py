@@ -122,37 +122,6 @@ def _branch_updates(leaves_below: np.ndarray, length: int, rng: np.random.Genera
     return 1 + rng.poisson(rng.gamma(2.0, mean / 2))
 
 
-def mutual_information(states_NL: np.ndarray, size: int) -> np.ndarray:
-    """Return the mutual information [L, L] of all pairs of columns, in nats, 0 on the diagonal."""
-    count, length = states_NL.shape
-    one_hot = np.eye(size, dtype=np.float32)[states_NL].reshape(count, length * size)
-    joint = (one_hot.T @ one_hot).astype(float).reshape(length, size, length, size) / count
-    single = one_hot.mean(0, dtype=float).reshape(length, size)
-    independent = single[:, :, None, None] * single
-    ratio = np.divide(joint, independent, out=np.ones_like(joint), where=joint > 0)
-    information = (joint * np.log(ratio)).sum((1, 3))
-    np.fill_diagonal(information, 0)
-    return information
-
-
-def average_product_correction(scores_LL: np.ndarray) -> np.ndarray:
-    """Subtract what two columns' own means explain (Dunn et al. 2008, doi 10.1093/bioinformatics/btm604)."""
-    length = len(scores_LL)
-    means = scores_LL.sum(0) / (length - 1)
-    corrected = scores_LL - np.outer(means, means) * (length - 1) * length / scores_LL.sum()
-    np.fill_diagonal(corrected, 0)
-    return corrected
-
-
-def precision_at_length(scores_LL: np.ndarray, contacts: list[tuple[int, int]]) -> float:
-    """Return the share of contacts among the L best-scored pairs with |i - j| >= 6 (L = number of sites)."""
-    length = len(scores_LL)
-    i, j = np.triu_indices(length, MIN_SEPARATION)
-    best = np.argsort(-scores_LL[i, j], kind="stable")[:length]
-    known = set(contacts)
-    return sum((int(a), int(b)) in known for a, b in zip(i[best], j[best], strict=True)) / length
-
-
 def median_identity(states_NL: np.ndarray, rng: np.random.Generator, pairs: int = 5000) -> float:
     """Return the median share of equal residues over random pairs of sequences."""
     a, b = rng.integers(0, len(states_NL), (2, pairs))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -45,18 +46,19 @@ def load(name, auto, kernel="sdpa"):
                                          attn_implementation=kernel, **trust)
     assert not report["missing_keys"] and type(model).__module__.startswith("transformers_modules.")
     return model
-for name in ("kmer", "json", "classifier"):
+for name in ("kmer", "json", "classifier", "finetuned"):
     tokenizer = AutoTokenizer.from_pretrained(f"{root}/{name}", **trust)
     batch = tokenizer([dna, "acgt"], padding=True, return_tensors="pt")
     said[f"{name}.ids"] = tokenizer(dna)["input_ids"]
     said[f"{name}.long"] = len(tokenizer("ACGT" * 5000, truncation=True)["input_ids"])
     said[f"{name}.max"] = [tokenizer.model_max_length,
                            AutoConfig.from_pretrained(f"{root}/{name}", **trust).max_position_embeddings]
-    for head in ("classifier",) if name == "classifier" else ("masked", "base"):
+    for head in ("classifier",) if name in ("classifier", "finetuned") else ("masked", "base"):
         for time in range(3):
             with torch.no_grad():
                 told[f"{name}.{head}.{time}"] = load(name, HEADS[head])(**batch)[0]
 model = load("kmer", AutoModelForMaskedLM, "eager")
+tokenizer = AutoTokenizer.from_pretrained(f"{root}/kmer", **trust)
 maps = model(**tokenizer(dna, return_tensors="pt"), output_attentions=True).attentions
 said["maps"] = [list(a.shape) for a in maps]
 model.save_pretrained(f"{root}/again")
@@ -76,8 +78,8 @@ def write_checkpoint(folder, model, tokenizer_folder):
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory, tokenizer_folder):
-    """Three checkpoints, and what another process made of them."""
+def stranger(tmp_path_factory, tokenizer_folder, classifier_folder):
+    """Four checkpoints, the last one as fine-tuning leaves it, and what another process made of them."""
     from pipeline.model import StrandConfig
 
     root = tmp_path_factory.mktemp("check.point-1")  # dots and hyphens: names real runs have
@@ -94,6 +96,8 @@ def stranger(tmp_path_factory, tokenizer_folder):
         for parameter in models[name].parameters():
             torch.nn.init.normal_(parameter, std=0.3)
         write_checkpoint(root / name, models[name], tokenizer_folder(scheme))
+    shutil.copytree(classifier_folder, root / "finetuned", ignore=shutil.ignore_patterns("manifest.json"))
+    models["finetuned"] = StrandForSequenceClassification.from_pretrained(root / "finetuned").eval()
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     env |= {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(root / "modules")}
     command = [sys.executable, "-c", STRANGER, root, DNA]
@@ -105,7 +109,14 @@ def stranger(tmp_path_factory, tokenizer_folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "head"), [("kmer", "masked"), ("kmer", "base"), ("json", "masked"), ("classifier", "classifier")]
+    ("name", "head"),
+    [
+        ("kmer", "masked"),
+        ("kmer", "base"),
+        ("json", "masked"),
+        ("classifier", "classifier"),
+        ("finetuned", "classifier"),
+    ],
 )
 def test_a_stranger_gets_our_numbers_each_time(stranger, name, head):
     root, models, _, told = stranger
@@ -159,6 +170,7 @@ def test_a_checkpoint_carries_the_code_it_needs_and_no_more(stranger):
     for name, expected in (
         ("kmer", {*network, "tokenization_strand.py"}),
         ("json", network),
+        ("finetuned", {*network, "tokenization_strand.py"}),
         ("again", network),
     ):
         assert {path.name for path in (root / name).glob("*.py")} == expected, name

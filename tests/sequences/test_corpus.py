@@ -1,0 +1,68 @@
+import pytest
+
+import pipeline.prepare
+from pipeline.config import PrepareConfig
+from pipeline.errors import UserError
+from pipeline.sequences.corpus import check_alphabet, classes, load_corpus
+
+
+@pytest.fixture(scope="module")
+def unlabelled(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "a.fa").write_text(">a\nACGT\n>b\nGGCC\n>c\nTTAG\n")
+    config = PrepareConfig(output=folder / "corpus", input=[folder / "a.fa"], validation=0.3, test=0.3)
+    return pipeline.prepare.run(config).folder
+
+
+def test_the_splits_are_those_that_were_written(rule_folder):
+    splits = load_corpus(rule_folder / "corpus")
+    assert {name: len(rows) for name, rows in splits.items()} == {
+        "train": 600,
+        "validation": 80,
+        "test": 120,
+    }
+    assert {"id", "start", "sequence", "label", "kind", "match"} <= set(splits["train"].column_names)
+
+
+def test_what_is_no_corpus_is_refused_by_the_name_of_its_key(rule_folder, tmp_path):
+    tokens = rule_folder / "tokens"
+    with pytest.raises(
+        UserError, match=rf"^corpus: {tokens} was written by tokenize, not by prepare; pass a corpus$"
+    ):
+        load_corpus(tokens, "corpus")
+    with pytest.raises(UserError, match="no such folder; has the stage that writes it been run"):
+        load_corpus(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"no manifest.json of ours in it, so it is not the finished result"):
+        load_corpus(tmp_path)
+
+
+def test_classes_have_an_order_and_a_positive(rule_folder):
+    rows = load_corpus(rule_folder / "corpus")["train"]
+    names = ["background", "promoter"]
+    assert classes(rows, rule_folder, None) == (names, 1)
+    assert classes(rows, rule_folder, "background") == (names, 0)
+    with pytest.raises(
+        UserError, match=r"^positive: 'enhancer' is no class of .*; its classes: background, promoter$"
+    ):
+        classes(rows, rule_folder, "enhancer")
+
+
+def test_a_corpus_without_labels_has_no_classes(unlabelled):
+    with pytest.raises(UserError, match=r"has no labels; prepare it with --classes or --label-column$"):
+        classes(load_corpus(unlabelled)["train"], unlabelled, None)
+
+
+def test_a_class_may_not_be_called_like_a_column_of_scores(tmp_path):
+    (tmp_path / "a.fa").write_text(">a\nACGT\n")
+    (tmp_path / "b.fa").write_text(">b\nGGCC\n>c\nTTAG\n")
+    files = {"label": tmp_path / "a.fa", "other": tmp_path / "b.fa"}
+    config = PrepareConfig(output=tmp_path / "corpus", classes=files, validation=0, test=0)
+    corpus = pipeline.prepare.run(config).folder
+    with pytest.raises(UserError, match="'label' is a column of every table of scores; rename the class"):
+        classes(load_corpus(corpus)["train"], corpus, None)
+
+
+def test_a_model_of_another_alphabet_is_refused(unlabelled, tmp_path):
+    check_alphabet(unlabelled, "dna", tmp_path)
+    with pytest.raises(UserError, match=rf"holds dna sequences, but {tmp_path} reads protein; pass another"):
+        check_alphabet(unlabelled, "protein", tmp_path)

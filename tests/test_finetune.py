@@ -1,0 +1,288 @@
+import json
+import re
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from datasets import load_from_disk
+from safetensors.torch import load_file
+from sklearn.metrics import accuracy_score, average_precision_score, matthews_corrcoef, roc_auc_score
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import pipeline.finetune
+import pipeline.model  # teaches the Auto classes
+import pipeline.prepare
+from pipeline.artifacts import read_manifest
+from pipeline.config import FinetuneConfig, PrepareConfig
+from pipeline.errors import UserError
+
+TABLE = "model.embeddings.weight"
+
+
+@pytest.fixture
+def finetune(finetune_settings, tmp_path):
+    """Fine-tune into a folder of this name, with other settings than those that work best."""
+
+    def run(name="classifier", **changes):
+        return pipeline.finetune.run(
+            FinetuneConfig(output=tmp_path / name, **finetune_settings | {"epochs": 1} | changes)
+        )
+
+    return run
+
+
+@pytest.fixture
+def corpus(rule_folder, tmp_path):
+    """A corpus of those rows of the table that ``keep`` wants, split as its column says."""
+
+    def make(keep, label="class", **columns):
+        rows = pd.read_csv(rule_folder / "rule.tsv", sep="\t", keep_default_na=False).assign(**columns)
+        rows[keep(rows)].to_csv(tmp_path / "rows.tsv", sep="\t", index=False)
+        extra = ["kind", "match", "number"]
+        config = PrepareConfig(
+            output=tmp_path / "corpus",
+            input=[tmp_path / "rows.tsv"],
+            label_column=label,
+            split_column="split",
+            keep_columns=extra,
+        )
+        return pipeline.prepare.run(config).folder
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def scores(classifier_folder):
+    return pd.read_csv(classifier_folder / "scores.tsv", sep="\t", keep_default_na=False)
+
+
+@pytest.fixture(scope="module")
+def test_rows(rule_folder):
+    return load_from_disk(str(rule_folder / "corpus"))["test"].to_pandas()
+
+
+# -- what it learns, and what it says of it
+
+
+def test_it_learns_an_easy_rule(classifier_folder):
+    metrics = json.loads((classifier_folder / "metrics.json").read_text())["promoter_auroc"]
+    assert metrics["value"] > 0.95
+    assert metrics["positive"] == "promoter"
+    assert (metrics["n_positive"], metrics["n_negative"]) == (60, 60)
+
+
+def test_each_test_record_is_scored_once_under_its_id(scores, test_rows):
+    assert list(scores) == ["id", "label", "group", "reference", "score", "score_untrained"]
+    assert scores["id"].is_unique
+    joined = test_rows.merge(scores, on="id", suffixes=("", "_written"))
+    assert len(joined) == len(test_rows) == len(scores)
+    assert (joined["label_written"] == np.array(["background", "promoter"])[joined["label"]]).all()
+    assert (joined["group"] == joined["kind"]).all()
+    assert (joined["reference"] == joined["match"]).all()
+
+
+def test_figures_are_those_of_scikit_learn(classifier_folder, scores):
+    metrics = json.loads((classifier_folder / "metrics.json").read_text())["promoter_auroc"]
+    positive, called = scores["label"] == "promoter", scores["score"] > 0.5
+    columns = {"value": "score", "untrained": "score_untrained", "optimum": "reference"}
+    for name, column in columns.items():
+        assert metrics[name] == pytest.approx(roc_auc_score(positive, scores[column]), abs=1e-3), name
+    assert metrics["auprc"] == pytest.approx(average_precision_score(positive, scores["score"]), abs=1e-3)
+    assert metrics["accuracy"] == pytest.approx(accuracy_score(positive, called))
+    assert metrics["mcc"] == pytest.approx(matthews_corrcoef(positive, called))
+    assert set(metrics["by_group"]) == {"early", "late"}
+    for group, figures in metrics["by_group"].items():
+        part = scores[positive | (scores["group"] == group)]
+        for name, column in columns.items():
+            expected = roc_auc_score(part["label"] == "promoter", part[column])
+            assert figures[name] == pytest.approx(expected, abs=1e-3), (group, name)
+        assert figures["n"] == (scores["group"] == group).sum()
+
+
+def test_scores_are_the_checkpoints_own(classifier_folder, scores, test_rows):
+    """One sequence at a time, by the public road: tokenizer and Auto class."""
+    tokenizer = AutoTokenizer.from_pretrained(classifier_folder)
+    model = AutoModelForSequenceClassification.from_pretrained(classifier_folder).eval()
+    assert model.config.id2label == {0: "background", 1: "promoter"}
+    assert model.config.label2id == {"background": 0, "promoter": 1}
+    with torch.no_grad():
+        logits = [model(**tokenizer(s, return_tensors="pt")).logits[0] for s in test_rows["sequence"][:20]]
+    expected = torch.stack(logits).softmax(1)[:, 1].numpy()
+    assert scores["score"][:20].to_numpy() == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_folder_is_a_checkpoint_and_nothing_else(classifier_folder):
+    files = {str(path.relative_to(classifier_folder)) for path in classifier_folder.rglob("*")}
+    code = {"configuration_strand.py", "modeling_strand.py", "tokenization_strand.py"}
+    tokenizer = {"tokenizer_config.json", "vocab.json"}
+    ours = {"manifest.json", "metrics.json", "scores.tsv"}
+    assert files == {"config.json", "model.safetensors"} | code | tokenizer | ours
+    counts = read_manifest(classifier_folder)["counts"]
+    assert counts == {"test": {"rows": 120}}
+
+
+def test_the_control_has_the_same_shape_and_no_pretraining(finetune, monkeypatch):
+    """Its weights before training are those of a fresh network; the classifier's are the checkpoint's."""
+    seen = []
+    fit = pipeline.finetune._fit
+
+    def spy(config, model, *rest):
+        seen.append({name: value.clone() for name, value in model.state_dict().items()})
+        return fit(config, model, *rest)
+
+    monkeypatch.setattr(pipeline.finetune, "_fit", spy)
+    result = finetune(untrained_control=True, epochs=0.1)
+    ours, control = seen
+    weights = load_file(result.manifest["config"]["checkpoint"] + "/model.safetensors")
+    for name, value in ours.items():
+        assert control[name].shape == value.shape
+        assert name.startswith("classifier.") or torch.equal(value, weights[name]), name
+    assert not torch.equal(control[TABLE], weights[TABLE])
+    assert 0 <= result.metrics()["promoter_auroc"]["untrained"] <= 1
+
+
+# -- settings
+
+
+def test_two_runs_give_the_same_bytes(finetune):
+    one, two, other = finetune("one"), finetune("two"), finetune("three", seed=5)
+    assert one.manifest["content"] == two.manifest["content"]
+    assert one.manifest["content"] != other.manifest["content"]
+    assert not one.up_to_date
+    assert finetune("one").up_to_date
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_the_token_table_is_left_alone_if_asked(finetune, rule_folder, freeze):
+    result = finetune(freeze_embeddings=freeze, epochs=0.2)
+    before, after = (load_file(path / "model.safetensors") for path in (rule_folder / "lm", result.folder))
+    assert torch.equal(before[TABLE], after[TABLE]) == freeze
+    name = "model.layers.0.attention.qkv.weight"
+    assert not torch.equal(before[name], after[name])
+
+
+def test_the_best_epoch_by_validation_loss_is_kept(finetune, corpus, capsys):
+    """Two pairs of classes that nothing tells apart: after a while the rows are learnt by heart."""
+    data = corpus(lambda rows: (rows["split"] != "train") | (rows.index < 128), label="number")
+    result = finetune(data=data, positive="2", pooling="mean", epochs=20, learning_rate=0.02)
+    losses = [float(loss) for loss in re.findall(r"validation loss ([\d.]+)", capsys.readouterr().err)]
+    assert len(losses) == 20
+    assert losses[-1] > min(losses) + 0.01, "the last epoch is the best: nothing is tested"
+    tokenizer = AutoTokenizer.from_pretrained(result.folder)
+    model = AutoModelForSequenceClassification.from_pretrained(result.folder).eval()
+    assert model.config.classifier_pooling == "mean"
+    rows = load_from_disk(str(data))["validation"]
+    batch = tokenizer(list(rows["sequence"]), padding=True, return_tensors="pt")
+    with torch.no_grad():
+        loss = model(**batch, labels=torch.tensor(rows["label"])).loss
+    assert float(loss) == pytest.approx(min(losses), abs=2e-4)
+    assert result.metrics()["2_auroc"]["value"] > 0.7
+
+
+def test_another_class_may_be_the_positive_one(finetune):
+    promoter, background = finetune("one"), finetune("two", positive="background")
+    tables = [pd.read_csv(r.folder / "scores.tsv", sep="\t") for r in (promoter, background)]
+    assert (tables[0]["score"] + tables[1]["score"]).to_numpy() == pytest.approx(1, abs=1e-5)
+    metrics = background.metrics()["background_auroc"]
+    assert metrics["positive"] == "background"
+    assert metrics["value"] == pytest.approx(promoter.metrics()["promoter_auroc"]["value"], abs=1e-3)
+
+
+def test_groups_may_be_numbers_and_classes_many(finetune, corpus):
+    data = corpus(lambda rows: rows["number"] != 0, label="number")
+    result = finetune(data=data, positive="2", group_column="number")
+    metrics = result.metrics()["2_auroc"]
+    assert set(metrics["by_group"]) == {"1", "3"}
+    assert metrics["value"] > 0.8
+    config = json.loads((result.folder / "config.json").read_text())
+    assert config["id2label"] == {"0": "1", "1": "2", "2": "3"}
+    assert {"group"} < set(pd.read_csv(result.folder / "scores.tsv", sep="\t"))
+
+
+def test_a_classifier_may_be_trained_on_for_other_classes(finetune, corpus, classifier_folder):
+    data = corpus(lambda rows: rows["number"] != 0, label="number")
+    result = finetune(data=data, positive="2", checkpoint=classifier_folder)
+    assert load_file(result.folder / "model.safetensors")["classifier.weight"].shape == (3, 32)
+
+
+def test_without_validation_the_last_epoch_is_kept(finetune, corpus, capsys):
+    result = finetune(data=corpus(lambda rows: rows["split"] != "validation"), epochs=4)
+    assert "validation" not in capsys.readouterr().err
+    assert result.metrics()["promoter_auroc"]["value"] > 0.9
+    assert not (result.folder / "trainer").exists()
+
+
+def test_without_a_test_split_the_figures_are_marked(finetune, corpus, capsys):
+    result = finetune(data=corpus(lambda rows: rows["split"] != "test"))
+    said = capsys.readouterr().err
+    assert "promoter on the validation split: " in said
+    assert "warning: there is no test split; these rows also chose the epoch" in said
+    assert result.manifest["counts"] == {"validation": {"rows": 80}}
+    assert len(pd.read_csv(result.folder / "scores.tsv", sep="\t")) == 80
+
+
+def test_a_class_that_is_not_among_the_scored_rows_has_no_area(finetune, corpus, capsys):
+    data = corpus(lambda rows: (rows["split"] != "test") | (rows["class"] == "background"))
+    metrics = finetune(data=data, epochs=3).metrics()["promoter_auroc"]
+    assert metrics["value"] is None
+    assert (metrics["n_positive"], metrics["n_negative"]) == (0, 60)
+
+
+# -- mistakes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"checkpoint": "corpus"},
+            r"checkpoint: .*: no config.json, so no checkpoint; pass pretrain's folder",
+        ),
+        ({"checkpoint": "nowhere"}, "nowhere: no such file or folder"),
+        ({"data": "nowhere"}, "nowhere: no such folder; has the stage that writes it been run?"),
+        ({"data": "tokens"}, "data: .*tokens was written by tokenize, not by prepare; pass a corpus"),
+        ({"positive": "enhancer"}, "positive: 'enhancer' is no class of .*: background, promoter"),
+        ({"group_column": "species"}, "group_column: 'species' is no column of .*; its columns: id, "),
+        ({"reference_column": "best"}, "reference_column: 'best' is no column of .*; its columns: id, "),
+        ({"reference_column": "kind"}, "reference_column: 'kind' of .* is not a number in every row"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(finetune, rule_folder, tmp_path, changes, message):
+    for key in {"checkpoint", "data"} & set(changes):
+        changes = {key: rule_folder / changes[key]}
+    with pytest.raises(UserError, match=message) as error:
+        finetune(**changes)
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.glob("*classifier*"))
+
+
+def test_a_corpus_must_have_rows_to_learn_from_and_to_score(finetune, corpus):
+    with pytest.raises(UserError, match=r"has only train; prepare it with train, and test or validation$"):
+        finetune(data=corpus(lambda rows: rows["split"] == "train"))
+
+
+def test_a_corpus_without_train_is_refused(finetune, corpus):
+    with pytest.raises(UserError, match="has only validation, test; prepare it with train"):
+        finetune(data=corpus(lambda rows: rows["split"] != "train"))
+
+
+def test_a_model_of_another_alphabet_is_refused(finetune, rule_folder, tmp_path, tokenizer_folder):
+    shutil.copytree(rule_folder / "lm", tmp_path / "lm")
+    shutil.copy(tokenizer_folder("protein") / "tokenizer_config.json", tmp_path / "lm")
+    with pytest.raises(UserError, match=r"data: .* holds dna sequences, but .*lm reads protein"):
+        finetune(checkpoint=tmp_path / "lm")
+
+
+def test_a_sequence_that_does_not_fit_is_named(finetune, corpus):
+    """Test rows, too: nothing is cut."""
+    data = corpus(
+        lambda rows: rows["id"] != "", sequence=lambda rows: rows["sequence"] + rows["id"].map(tail)
+    )
+    with pytest.raises(UserError, match=r"record 's790': 43 letters are 41 tokens, more than the model's 40"):
+        finetune(data=data)
+
+
+def tail(name):
+    return "ACG" if name == "s790" else ""
