@@ -23,7 +23,8 @@ STRANGER = """
 import importlib.util, json, os, sys
 sys.path[:] = [p for p in sys.path if p and not os.path.isdir(os.path.join(p, "pipeline", "model"))]
 found = importlib.util.find_spec("pipeline")  # editable installs leave data files
-assert found is None or not any(n.endswith(".py") for p in found.submodule_search_locations for n in os.listdir(p))
+folders = found.submodule_search_locations if found else ()
+assert not any(name.endswith(".py") for folder in folders for name in os.listdir(folder))
 import torch
 from safetensors.torch import save_file
 from transformers import (AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification,
