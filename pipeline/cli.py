@@ -278,7 +278,7 @@ def _shipped() -> list[str]:
 def find_config(name: str) -> Path:
     """Return a configuration file, given a path or the name of one that comes with strandlm."""
     shipped = resource("configs") / f"{name}.yaml"
-    return shipped if not Path(name).exists() and shipped.is_file() else Path(name)
+    return shipped if shipped.is_file() and not Path(name).is_file() else Path(name)
 
 
 def _print_config(config: BaseModel) -> None:

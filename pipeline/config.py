@@ -181,8 +181,8 @@ class PretrainConfig(StageConfig):
     """steps between log lines"""
     resume: Literal["auto", "never"] = "auto"
     """auto: go on from the newest complete checkpoint of an interrupted run"""
-    precision: Literal["no", "bf16"] = "no"
-    """bf16: automatic mixed precision"""
+    precision: Literal["no", "bf16", "fp16"] = "no"
+    """bf16: automatic mixed precision; fp16: refused on a GPU, and read as no elsewhere"""
     count_model: bool = True
     """score the two-sided count model on the same hidden runs, as the baseline"""
     launch: str | None = None

@@ -195,13 +195,23 @@ def _say_shares(objective) -> None:
         )
 
 
+def _precision(config: PretrainConfig, on_cpu: bool) -> str:
+    """Return the precision to train in: half precision overflows without a scaled loss, so it is not used."""
+    if config.precision != "fp16":
+        return config.precision
+    if not on_cpu:
+        raise UserError("precision: fp16 is not supported; use bf16, which has float32's range")
+    say("precision: fp16 is for GPUs; training in float32 here")
+    return "no"
+
+
 def _accelerator(config: PretrainConfig):
     import torch
     from accelerate import Accelerator
     from accelerate.utils import DistributedType
 
     on_cpu = not (torch.cuda.is_available() or torch.backends.mps.is_available())
-    accelerator = Accelerator(cpu=on_cpu, mixed_precision=config.precision)
+    accelerator = Accelerator(cpu=on_cpu, mixed_precision=_precision(config, on_cpu))
     if accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
         raise UserError(
             f"accelerate launch: {accelerator.distributed_type.value} divides the model among processes, and "

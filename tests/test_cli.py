@@ -544,3 +544,11 @@ def test_schema_is_frozen_and_names_the_key():
         config.seed = 3
     with pytest.raises(UserError, match="key checkpoint is missing"):
         resolve(PredictConfig, {"output": "o", "input": "a.fa"}, [], "file", "predict")
+
+
+def test_a_folder_of_that_name_does_not_hide_a_shipped_config(tmp_path, monkeypatch):
+    from pipeline.cli import find_config
+
+    (tmp_path / "demo").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert find_config("demo").name == "demo.yaml"

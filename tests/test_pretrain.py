@@ -312,3 +312,11 @@ def test_what_sigterm_did_before_training_it_does_after(token_folder, tmp_path):
         assert signal.getsignal(signal.SIGTERM) is ours
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_half_precision_on_a_cpu_is_float32_and_said_once(run, token_folder, tmp_path, capsys):
+    _, whole = run
+    result = pipeline.pretrain.run(pretrain_config(token_folder, tmp_path / "half", precision="fp16"))
+    assert capsys.readouterr().err.count("training in float32 here") == 1
+    weights = (result.folder / "model.safetensors").read_bytes()
+    assert weights == (whole.folder / "model.safetensors").read_bytes()
