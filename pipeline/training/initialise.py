@@ -15,8 +15,9 @@ def compose_kmers(model, codec: "KmerCodec") -> None:
 
     K-mers that share letters then start out alike, as words do that share subwords (Bojanowski et al. 2017,
     doi:10.1162/tacl_a_00051), and what is learned of one serves the others from the first step; from
-    independent vectors a small network stays at chance for many hundred steps. The standard deviation of 0.3
-    is large beside the size of an optimizer step, so that the composition is not forgotten at once.
+    independent vectors a small network predicts little more than base composition for many hundred steps. The
+    standard deviation of 0.3 is large beside the size of an optimizer step, so that the composition is not
+    forgotten at once.
     """
     if codec.k == 1:
         return
