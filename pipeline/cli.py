@@ -61,9 +61,9 @@ def usage() -> str:
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """Return the known word closest to a misspelt one, or the dozen that are least unlike it."""
+    """Return the known word closest to a misspelt one, or the sixteen that are least unlike it."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    alike = difflib.get_close_matches(word, known, n=12, cutoff=0)
+    alike = difflib.get_close_matches(word, known, n=16, cutoff=0)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(alike)}"
 
 

@@ -58,15 +58,53 @@ class SimulateConfig(StageConfig):
     """matrices in the motif database beside the planted ones"""
 
 
+class LettersConfig(Section):
+    """What becomes of letters that a model does not read as they are.
+
+    The saved tokenizer does the same; what is refused in files, and stops, are <unk> there.
+    """
+
+    case: Literal["fold", "soft-mask"] = "fold"
+    """lower case: fold it to upper case, or fold it and remember it as soft mask (repeats)"""
+    uracil: Literal["t", "error"] = "t"
+    """DNA: U becomes T, or is refused"""
+    ambiguous: Literal["n", "error"] = "n"
+    """DNA: the IUPAC codes R Y S W K M B D H V become N, or are refused"""
+    xle: Literal["x", "l", "error"] = "x"
+    """proteins: J (leucine or isoleucine) becomes X or L, or is refused"""
+    rare: Literal["keep", "x"] = "keep"
+    """proteins: B Z U O keep tokens of their own, or become X"""
+    stops: Literal["error", "split"] = "error"
+    """proteins: a * before the end is refused, or cuts the record (one at the end is always stripped)"""
+    gaps: Literal["error", "remove"] = "error"
+    """- and . outside of alignments are refused, or removed (corpus column gaps says where)"""
+
+
 class PrepareConfig(StageConfig):
     """Read sequence files, check and clean them, drop duplicates, split them: a corpus."""
 
     input: list[Path] = []
-    """FASTA, aligned FASTA/A3M, CSV or TSV files (plain or compressed)"""
+    """files, folders or globs: FASTA, FASTQ, GenBank, EMBL, A3M, Stockholm, CSV, TSV, Parquet, plain or
+    compressed; with genome: BED, narrowPeak, GFF, GTF or VCF"""
     classes: dict[str, Path] = {}
-    """labelled input: class name = FASTA file, the first class is label 0"""
+    """labelled input: class name = file, the first class is label 0"""
+    test_input: list[Path] = []
+    """records for the test split alone; whatever is too close to them leaves training and validation"""
+    genome: Path | None = None
+    """FASTA that the intervals of the input are cut out of"""
+    feature: str | None = None
+    """intervals: only features of this type (GFF, GTF)"""
+    anchor: Literal["start", "end", "center"] | None = None
+    """intervals: cut around this base, on the strand of the interval (default: the whole interval)"""
+    upstream: Annotated[int, Field(ge=0)] = 0
+    """intervals: bases before the anchor or interval"""
+    downstream: Annotated[int, Field(ge=0)] = 0
+    """intervals: bases after the anchor or interval"""
+    circular: list[str] = []
+    """records of the genome whose ends join: windows may run over the origin (* for all)"""
     alphabet: Alphabet = "dna"
     """letters that sequences are made of"""
+    letters: LettersConfig = LettersConfig()
     aligned: bool = False
     """keep gaps: every record is a row of one alignment"""
     sequence_column: str = "sequence"
@@ -76,21 +114,44 @@ class PrepareConfig(StageConfig):
     label_column: str | None = None
     """tables: column that holds the class"""
     split_column: str | None = None
-    """tables: column with train, validation or test; otherwise records are split at random"""
+    """tables: column with train, validation or test; otherwise records are split as split_by says"""
     keep_columns: list[str] = []
     """tables: further columns carried through to the corpus"""
+    split_by: Literal["auto", "sequence", "record", "chromosome", "block", "cluster"] = "auto"
+    """what stays together: equal sequences, records, chromosomes, blocks that share no repeat, or clusters of
+    similar sequences (auto: block where block is given, else sequence)"""
     validation: Fraction = 0.05
-    """share of records (or blocks) held out for validation"""
+    """share of what is split that is held out for validation"""
     test: Fraction = 0.05
-    """share of records (or blocks) held out for testing"""
+    """share of what is split that is held out for testing"""
+    validation_names: list[str] = []
+    """records or chromosomes for validation, by name, instead of a share"""
+    test_names: list[str] = []
+    """records or chromosomes for testing, by name, instead of a share"""
     block: Positive | None = None
-    """cut records into blocks of this many letters and split by block (genomes)"""
+    """cut records into blocks of this many letters (genomes)"""
+    buffer: Annotated[int, Field(ge=0)] = 512
+    """letters cut off a block where it borders on another split; at least the context of the model"""
+    repeat: Annotated[int, Field(ge=16)] = 100
+    """blocks that share an exact repeat of this many bases, on either strand, stay together"""
+    cluster_with: Literal["kmers", "mmseqs2"] = "kmers"
+    """similar sequences are found by the k-mers they share, or by MMseqs2, which has to be on the PATH"""
+    cluster_kmer: Annotated[int, Field(ge=3)] | None = None
+    """kmers: DNA that shares one stretch of this many bases is similar (default 30); proteins: 5"""
+    identity: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """proteins, mmseqs2: smallest identity of sequences that are similar"""
+    coverage: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """proteins, mmseqs2: smallest share of both sequences that is alike"""
+    strandless: bool = False
+    """DNA: a sequence and its reverse complement are the same thing: one of the two is a duplicate"""
     min_length: Positive = 1
     """shorter records are dropped and counted"""
+    max_unknown: Fraction = 0.5
+    """records (or blocks) with a larger share of N, or of X and gaps, are dropped and counted"""
     deduplicate: bool = True
     """drop exact duplicates, counted"""
     on_bad_record: Literal["error", "skip"] = "error"
-    """letters outside the alphabet: stop, or drop the record and count it"""
+    """a record with bad letters, qualities or coordinates: stop, or drop it and count it"""
     duplicate_ids: Literal["error", "rename"] = "error"
     """records with the id of an earlier one: stop, or name them id_2, id_3, ... and count it"""
 
@@ -129,11 +190,15 @@ class MaskingConfig(Section):
     fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """share of bases hidden"""
     run: Positive | None = None
-    """bases hidden together (default: the tokenizer's k)"""
+    """bases hidden together, or their mean (default: the tokenizer's k)"""
+    run_lengths: Literal["fixed", "geometric"] = "fixed"
+    """runs all as long as run, or of random length, geometric with that mean"""
     replace: Fraction = 0.1
     """share of hidden runs that show random bases instead of a mask"""
     keep: Fraction = 0.1
     """share of hidden runs that show the true bases"""
+    soft_mask_weight: Fraction = 1.0
+    """weight in the loss of targets that are soft-masked (the corpus needs letters.case: soft-mask)"""
 
 
 class OptimizerConfig(Section):
@@ -216,15 +281,38 @@ class FinetuneConfig(StageConfig):
     """also train the same network from random weights, and report it"""
 
 
+class EvaluateConfig(StageConfig):
+    """Bits per hidden base (or residue) of a checkpoint on tokens, beside the two-sided count model."""
+
+    checkpoint: Path
+    """folder written by pretrain"""
+    data: list[Path]
+    """folders written by tokenize, with the checkpoint's tokenizer or another of the same alphabet"""
+    split: Literal["train", "validation", "test"] = "test"
+    """split that is scored; the count model learns from train"""
+    by: str | None = None
+    """also report each value of this column: id (record or chromosome), or one kept from the corpus"""
+    window: Positive | None = None
+    """letters shown at once (default: the model's context)"""
+    letters: Positive = 100_000
+    """letters of each data set scored, at most"""
+    count_model: bool = True
+    """score the two-sided count model on the same hidden runs, as the baseline"""
+
+
 class PredictConfig(StageConfig):
     """Score sequences with a classifier: one TSV row for every input, in its order."""
 
     checkpoint: Path
     """classifier written by finetune"""
     input: list[Path]
-    """FASTA, CSV or TSV files"""
+    """FASTA, CSV, TSV or other sequence files"""
     sequence_column: str = "sequence"
     id_column: str = "id"
+    long_sequences: Literal["error", "skip", "truncate", "window"] = "error"
+    """longer than the model's context: stop, give no score, use the beginning, or average over windows"""
+    overlap: Annotated[int, Field(ge=0)] = 64
+    """letters that consecutive windows share, at least"""
     batch_size: Positive = 64
 
 
@@ -289,24 +377,37 @@ class EmbedConfig(StageConfig):
     checkpoint: Path
     """any strand checkpoint"""
     input: list[Path]
-    """FASTA, CSV or TSV files"""
+    """FASTA, CSV, TSV or other sequence files"""
     sequence_column: str = "sequence"
     id_column: str = "id"
     pooling: Literal["mean", "none"] = "mean"
     """mean over the tokens of a record, or every token"""
     layer: int = -1
     """hidden layer: 0 is the embedding, -1 the last"""
+    long_sequences: Literal["error", "skip", "truncate", "window"] = "error"
+    """longer than the model's context: stop, leave out, use the beginning, or stitch windows together"""
+    overlap: Annotated[int, Field(ge=0)] = 64
+    """letters that consecutive windows share, at least"""
     batch_size: Positive = 32
 
 
 class BuildTokenizerConfig(StageConfig):
-    """Write a k-mer or protein-letter tokenizer that AutoTokenizer can load."""
+    """Write a tokenizer that AutoTokenizer can load: k-mers, codons, residues, or byte pairs of a corpus."""
 
     alphabet: Alphabet = "dna"
+    units: Literal["k-mers", "codons", "byte-pairs"] = "k-mers"
+    """what a token is: k letters, a codon in frame from the first base, or a piece learnt from a corpus"""
     k: Annotated[int, Field(ge=1, le=8)] = 6
     """letters in a token"""
     overlapping: bool = False
     """one token for every base instead of one for every k bases"""
+    corpus: Path | None = None
+    """byte pairs: folder written by prepare that they are learnt from"""
+    vocabulary_size: Annotated[int, Field(ge=16)] = 512
+    """byte pairs: tokens in all, specials included"""
+    longest: Annotated[int, Field(ge=2)] = 16
+    """byte pairs: letters in the longest token"""
+    letters: LettersConfig = LettersConfig()
     max_length: Positive = 512
     """context in tokens, specials included"""
 
@@ -352,6 +453,7 @@ STAGES: dict[str, type[StageConfig]] = {
     "tokenize": TokenizeConfig,
     "pretrain": PretrainConfig,
     "finetune": FinetuneConfig,
+    "evaluate": EvaluateConfig,
     "predict": PredictConfig,
     "motifs": MotifsConfig,
     "contacts": ContactsConfig,

@@ -127,10 +127,10 @@ def _read_rows(path: Path) -> list[tuple[str, str]]:
     rows = []
     for record in read_files([path], duplicate_ids="rename"):
         try:
-            sequence, _ = clean(record.sequence, "protein", aligned=True, insertions=is_a3m(path))
+            cleaned = clean(record.sequence, "protein", aligned=True, insertions=is_a3m(record.path))
         except BadSequenceError as error:
             raise UserError(f"{record.where()}: {error}; correct or remove it") from None
-        rows.append((record.id, sequence))
+        rows.append((record.id, cleaned.sequence.decode()))
     return rows
 
 

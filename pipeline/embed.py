@@ -1,6 +1,7 @@
 """The stage that writes vectors of sequences."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,6 +10,13 @@ from pipeline.config import EmbedConfig
 from pipeline.errors import UserError
 from pipeline.log import say, track
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pipeline.tokens.windows import Reading
+
+CHUNK = 512
+
 
 def _load(config: EmbedConfig):
     import torch
@@ -16,7 +24,7 @@ def _load(config: EmbedConfig):
     from transformers.utils import logging
 
     import pipeline.model  # noqa: F401  registers our classes
-    from pipeline.tokens.kmers import KmerCodec
+    from pipeline.tokens.kmers import codec_of
     from pipeline.training.classifier import check_checkpoint
 
     check_checkpoint(config.checkpoint, "pretrain")
@@ -26,60 +34,82 @@ def _load(config: EmbedConfig):
     layers = model.config.num_hidden_layers
     if not -layers - 1 <= config.layer <= layers:
         raise UserError(f"layer: {config.layer}: the model has 0 (embedding) to {layers}, or -1 (last)")
-    return model, KmerCodec.of(config.checkpoint)
+    return model, codec_of(config.checkpoint)
 
 
-def _vectors(model, codec, sequences: list[str], config: EmbedConfig) -> list[np.ndarray]:
-    """Return the vectors (T, D) of every sequence's own tokens, specials left out, in input order."""
-    import torch
+def _vectors(model, codec, readings: "Sequence[Reading]", config: EmbedConfig) -> list[np.ndarray]:
+    """Return the vectors (T, D) of every record's own tokens, specials left out, in input order."""
+    from pipeline.tokens.windows import stitch
+    from pipeline.training.classifier import outputs_of
 
-    from pipeline.training.classifier import by_length, encode, pad
-
-    pieces = [encode(sequence, codec) for sequence in sequences]
-    vectors: list[np.ndarray] = [np.empty(0)] * len(pieces)
-    batches = by_length(pieces, config.batch_size)
-    for batch in track(batches, len(batches), "embedding"):
-        with torch.no_grad():
-            outputs = model(**pad([pieces[i] for i in batch], codec), output_hidden_states=True)
-        states_BLD = outputs.hidden_states[config.layer].numpy()
+    windows = [window for reading in readings for window in reading.windows]
+    states: list[np.ndarray] = [np.empty(0)] * len(windows)
+    for batch, outputs in outputs_of(model, codec, windows, config.batch_size, output_hidden_states=True):
+        states_BLD = outputs.hidden_states[config.layer].float().cpu().numpy()
         for row, i in enumerate(batch):
-            vectors[i] = states_BLD[row, 1 : len(pieces[i]) - 1]
-    return vectors
+            states[i] = states_BLD[row, 1 : len(windows[i]) + 1]
+    following = iter(states)
+    return [stitch([next(following) for _ in reading.windows], reading.bounds) for reading in readings]
 
 
-def _table(records: list[tuple[str, str]], vectors: list[np.ndarray], codec, pooling: str) -> dict[str, Any]:
-    """Return the columns to write: one row a record, or one a token with the letters that it covers."""
-    if pooling == "mean":
-        return {"id": [name for name, _ in records], "vector": [v.mean(0) for v in vectors]}
-    table: dict[str, Any] = {"id": [], "start": [], "end": [], "vector": []}
-    for (name, sequence), states in zip(records, vectors, strict=True):
-        tokens = codec.tokens(codec.codes(sequence))
-        table["id"] += [name] * len(states)
-        table["start"] += tokens.starts.tolist()
-        table["end"] += (tokens.starts + tokens.spans).tolist()
-        table["vector"] += list(states)
-    return table
+def _schema(pooling: str, width: int) -> "pa.Schema":
+    import pyarrow as pa
+
+    letters = [] if pooling == "mean" else [("start", pa.int64()), ("end", pa.int64())]
+    return pa.schema([("id", pa.string()), *letters, ("vector", pa.list_(pa.float32(), width))])
+
+
+def _table(readings: "Sequence[Reading]", vectors: list[np.ndarray], schema: "pa.Schema") -> "pa.Table":
+    """Return the rows to write: one a record, or one a token with the letters that it covers."""
+    import pyarrow as pa
+
+    names = [reading.name for reading in readings]
+    columns = {"id": names}
+    if "start" in schema.names:
+        starts = [reading.tokens.starts for reading in readings]
+        spans = [reading.tokens.spans for reading in readings]
+        columns = {
+            "id": np.repeat(names, [len(part) for part in starts]),
+            "start": np.concatenate(starts),
+            "end": np.concatenate(starts) + np.concatenate(spans),
+        }
+        rows = np.concatenate(vectors)
+    else:
+        rows = np.stack([states_TD.mean(0) for states_TD in vectors])
+    vector = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), type=schema.field("vector").type)
+    return pa.table({**columns, "vector": vector}, schema)
 
 
 def run(config: EmbedConfig) -> Result:
-    """Write embeddings.parquet: id and vector; for every token also its letters, 0-based [start, end)."""
+    """Write embeddings.parquet: id and vector; for every token also its letters, 0-based [start, end).
+
+    Records longer than the model's context, if they are no error, are left out, cut to their beginning, or
+    read in windows: every token then has its vector from the window in which it is farthest from an edge, and
+    means are over all tokens of the record.
+    """
 
     def build(workspace: Workspace) -> None:
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from pipeline.sequences.readers import load_sequences
-        from pipeline.training.classifier import check_lengths
+        from pipeline.training.classifier import enough_memory, load_records
 
         model, codec = _load(config)
-        records = load_sequences(config.input, codec.alphabet, config.sequence_column, config.id_column)
-        check_lengths(records, codec, model.config.max_position_embeddings)
-        vectors = _vectors(model, codec, [sequence for _, sequence in records], config)
-        columns = _table(records, vectors, codec, config.pooling)
-        columns["vector"] = pa.array(columns["vector"], pa.list_(pa.float32(), model.config.hidden_size))
-        pq.write_table(pa.table(columns), workspace.path / "embeddings.parquet")
-        workspace.counts |= {"read": len(records), "rows": len(columns["id"])}
-        say(f"{len(records)} records, {len(columns['id'])} vectors of {model.config.hidden_size}")
+        records, context = load_records(config, model, codec)
+        schema = _schema(config.pooling, model.config.hidden_size)
+        chunks = [records[i : i + CHUNK] for i in range(0, len(records), CHUNK)]
+        rows = 0
+        with (
+            pq.ParquetWriter(workspace.path / "embeddings.parquet", schema) as file,
+            enough_memory(config.batch_size),
+        ):
+            for chunk in track(chunks, len(chunks), "embedding"):
+                readings = [reading for record in chunk if (reading := context.read(*record)).windows]
+                if readings:
+                    table = _table(readings, _vectors(model, codec, readings, config), schema)
+                    file.write_table(table)
+                    rows += len(table)
+        workspace.counts |= {**context.counts(len(records)), "rows": rows}
+        say(f"{len(records)} records, {rows} vectors of {model.config.hidden_size}{context.summary()}")
 
     inputs = {"checkpoint": config.checkpoint, **{f"input{i}": path for i, path in enumerate(config.input)}}
     return produce("embed", config, inputs, build)

@@ -13,12 +13,12 @@ from pipeline.sequences.corpus import check_alphabet, classes, load_corpus
 if TYPE_CHECKING:
     import numpy as np
 
-    from pipeline.tokens.kmers import KmerCodec
+    from pipeline.tokens.kmers import Codec
 
 WORK = "trainer"
 
 
-def _new_model(config: FinetuneConfig, names: list[str], codec: "KmerCodec", pretrained: bool):
+def _new_model(config: FinetuneConfig, names: list[str], codec: "Codec", pretrained: bool):
     """Return a classifier with the checkpoint's encoder, or with the same network from random weights."""
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification
@@ -41,7 +41,7 @@ def _new_model(config: FinetuneConfig, names: list[str], codec: "KmerCodec", pre
     )
 
 
-def _fit(config: FinetuneConfig, model, codec: "KmerCodec", splits, folder: Path):
+def _fit(config: FinetuneConfig, model, codec: "Codec", splits, folder: Path):
     """Train with transformers' Trainer; return the model as it was when validation loss was lowest."""
     import torch
     from transformers import PrinterCallback, Trainer, TrainingArguments
@@ -175,7 +175,7 @@ def _scored(splits):
     return splits["test" if "test" in splits else "validation"]
 
 
-def _train_all(config: FinetuneConfig, splits, names: list[str], codec: "KmerCodec", folder: Path):
+def _train_all(config: FinetuneConfig, splits, names: list[str], codec: "Codec", folder: Path):
     """Return the classifier, and the logits (N, C) of the scored rows by it and by its control."""
     from pipeline.training.classifier import check_lengths, class_logits
 
@@ -213,14 +213,14 @@ def _build(config: FinetuneConfig, workspace: Workspace, splits, names: list[str
     import numpy as np
     import transformers
 
-    from pipeline.tokens.kmers import KmerCodec
+    from pipeline.tokens.kmers import codec_of
     from pipeline.tokens.vocabulary import load_tokenizer, save_tokenizer
     from pipeline.training.classifier import check_checkpoint, softmax
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     check_checkpoint(config.checkpoint, "pretrain")
-    codec = KmerCodec.of(config.checkpoint)
+    codec = codec_of(config.checkpoint)
     check_alphabet(config.data, codec.alphabet, config.checkpoint)
     model, logits = _train_all(config, splits, names, codec, workspace.path / WORK)
     test, split = _scored(splits), "test" if "test" in splits else "validation"
@@ -238,7 +238,7 @@ def _build(config: FinetuneConfig, workspace: Workspace, splits, names: list[str
     _write_scores(workspace.path / "scores.tsv", test, names, scores, groups)
     model.save_pretrained(workspace.path)
     tokenizer = load_tokenizer(config.checkpoint)
-    save_tokenizer(tokenizer, workspace.path, codec.alphabet, codec.k, codec.overlapping)
+    save_tokenizer(tokenizer, workspace.path)
     workspace.counts[split] = {"rows": len(test)}
     workspace.write_json("metrics.json", {f"{names[positive]}_auroc": metrics})
 

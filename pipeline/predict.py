@@ -1,46 +1,78 @@
 """The stage that scores sequences with a classifier."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from pipeline.artifacts import Result, Workspace, produce
 from pipeline.config import PredictConfig
-from pipeline.log import say
+from pipeline.log import say, track
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pipeline.tokens.windows import Reading
 
 CHUNK = 4096
 
 
+def _probabilities(model, codec, readings: "Sequence[Reading]", batch_size: int) -> np.ndarray:
+    """Return the class probabilities (N, C) of records: means over their windows, NaN where there is none."""
+    from pipeline.training.classifier import softmax, window_logits
+
+    counts_N = np.array([len(reading.windows) for reading in readings])
+    windows = [window for reading in readings for window in reading.windows]
+    sums_NC = np.zeros((len(readings), model.config.num_labels))
+    owner_W = np.repeat(np.arange(len(readings)), counts_N)
+    np.add.at(sums_NC, owner_W, softmax(window_logits(model, codec, windows, batch_size)))
+    return np.where(counts_N[:, None], sums_NC / np.maximum(counts_N, 1)[:, None], np.nan)
+
+
+def _table(
+    readings: "Sequence[Reading]", probabilities_NC: np.ndarray, names: list[str], notes: bool
+) -> "pd.DataFrame":
+    import pandas as pd
+
+    table = pd.DataFrame(probabilities_NC, columns=pd.Index(names))
+    table.insert(0, "id", [reading.name for reading in readings])
+    likeliest = zip(readings, probabilities_NC.argmax(1), strict=True)
+    table["label"] = [names[i] if reading.windows else "" for reading, i in likeliest]
+    if notes:
+        table["note"] = [reading.note for reading in readings]
+    return table
+
+
 def run(config: PredictConfig) -> Result:
-    """Write scores.tsv: id, one probability for each class, and the likeliest class, in input order."""
+    """Write scores.tsv: id, one probability for each class, and the likeliest class, in input order.
+
+    Unless records longer than the model's context are errors, a column ``note`` says what became of them.
+    Those skipped have no probabilities and no label; those read in windows have the mean of their windows'
+    probabilities, in which all windows weigh the same.
+    """
 
     def build(workspace: Workspace) -> None:
         import pandas as pd
 
-        from pipeline.log import track
-        from pipeline.sequences.readers import load_sequences
-        from pipeline.training.classifier import (
-            check_lengths,
-            class_logits,
-            class_names,
-            load_classifier,
-            softmax,
-        )
+        from pipeline.training.classifier import class_names, enough_memory, load_classifier, load_records
 
         model, codec = load_classifier(config.checkpoint)
-        records = load_sequences(config.input, codec.alphabet, config.sequence_column, config.id_column)
-        check_lengths(records, codec, model.config.max_position_embeddings)
+        records, context = load_records(config, model, codec)
         names = class_names(model)
         tables = []
         chunks = [records[i : i + CHUNK] for i in range(0, len(records), CHUNK)]
-        for chunk in track(chunks, len(chunks), "predicting"):
-            probabilities = softmax(class_logits(model, codec, [s for _, s in chunk], config.batch_size))
-            table = pd.DataFrame(probabilities, columns=pd.Index(names))
-            table.insert(0, "id", [name for name, _ in chunk])
-            table["label"] = [names[i] for i in probabilities.argmax(1)]
-            tables.append(table)
+        with enough_memory(config.batch_size):
+            for chunk in track(chunks, len(chunks), "predicting"):
+                readings = [context.read(*record) for record in chunk]
+                probabilities_NC = _probabilities(model, codec, readings, config.batch_size)
+                tables.append(_table(readings, probabilities_NC, names, config.long_sequences != "error"))
+        workspace.counts |= context.counts(len(records))
         scores = pd.concat(tables)
         scores.to_csv(workspace.path / "scores.tsv", sep="\t", index=False, float_format="%.6g")
-        workspace.counts |= {"read": len(records), "scored": len(scores)}
         labels = scores["label"].tolist()
         workspace.counts["labels"] = {name: labels.count(name) for name in names}
-        say(f"{len(scores)} sequences scored: {config.output / 'scores.tsv'}")
+        workspace.counts["scored"] = scored = sum(workspace.counts["labels"].values())
+        say(f"{scored} sequences scored{context.summary()}: {config.output / 'scores.tsv'}")
 
     inputs = {"checkpoint": config.checkpoint, **{f"input{i}": path for i, path in enumerate(config.input)}}
     return produce("predict", config, inputs, build)

@@ -1,12 +1,10 @@
 """Sequence files -> corpus: records checked, cleaned, deduplicated and split, every change counted.
 
-Rows go through a file on disk, so memory holds the longest record and about 100 bytes for every row.
+Records are read in pieces and rows go through a file on disk, so memory holds a few pieces and about 100
+bytes for every row, however long the records are.
 """
 
-from array import array
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,233 +12,238 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.artifacts import Result, Workspace, hash_file, produce
+from pipeline.artifacts import Result, Workspace, produce
 from pipeline.config import PrepareConfig
 from pipeline.errors import UserError
 from pipeline.log import say
-from pipeline.sequences.alphabets import BadSequenceError, case_separates, clean, is_unknown
-from pipeline.sequences.readers import Notes, Record, is_a3m, read_files
-from pipeline.sequences.splits import (
-    SPLITS,
-    assign_splits,
-    check_fractions,
-    count_shared,
-    digest,
-    group_digest,
+from pipeline.sequences.alphabets import case_separates
+from pipeline.sequences.corpus import save_splits
+from pipeline.sequences.draft import Draft, drawn_shares
+from pipeline.sequences.files import find_files
+from pipeline.sequences.intake import Intake, Tally
+from pipeline.sequences.intervals import FORMATS as INTERVALS
+from pipeline.sequences.intervals import read_intervals
+from pipeline.sequences.leakage import leakage_report, say_leakage
+from pipeline.sequences.readers import read_files
+from pipeline.sequences.records import Notes, Record
+from pipeline.sequences.splits import SPLITS, check_fractions
+from pipeline.sequences.spool import Spool
+
+COLUMNS = ("id", "start", "sequence", "label", "gaps", "cluster", "input_ids", "soft_mask")
+PLACE = ("chromosome", "window_start", "window_end", "strand")
+DROPPED = (
+    "empty",
+    "bad_records",
+    "bad_letters",
+    "unknown_chromosome",
+    "outside_genome",
+    "too_short",
+    "all_unknown",
+    "too_unknown",
+    "too_close_to_test",
+    "duplicates",
+    "conflicting_labels",
+    "within_buffers",
 )
-
-COLUMNS = ("id", "start", "sequence", "label")
-DROPPED = ("empty", "bad_letters", "too_short", "all_unknown", "duplicates", "conflicting_labels")
-SPOOL_ROWS = 10_000
-SPOOL_LETTERS = 1 << 25
-LONGEST_ROW = 2**31 - 1
-
-
-@dataclass
-class _Spool:
-    """Rows on disk, and in memory what choosing among them takes."""
-
-    path: Path
-    keep: list[str]
-    exact: array = field(default_factory=lambda: array("Q"))
-    group: array = field(default_factory=lambda: array("Q"))
-    letters: array = field(default_factory=lambda: array("q"))
-    label: array = field(default_factory=lambda: array("q"))
-    split: array = field(default_factory=lambda: array("b"))
-    rows: list[tuple[Any, ...]] = field(default_factory=list)
-    waiting: int = 0
-
-    def __post_init__(self):
-        texts = [(name, pa.string()) for name in self.keep]
-        types = [("id", pa.string()), ("start", pa.int64()), ("sequence", pa.string()), *texts]
-        self.schema = pa.schema(types)
-        self.writer = pa.ipc.new_stream(str(self.path), self.schema)
-
-    def add(self, row: tuple[Any, ...], alphabet: Any, label: int, split: int) -> None:
-        sequence = row[2]
-        self.exact.append(digest(sequence))
-        self.group.append(group_digest(sequence, alphabet))
-        self.letters.append(len(sequence))
-        self.label.append(label)
-        self.split.append(split)
-        if self.waiting + len(sequence) > SPOOL_LETTERS or len(self.rows) == SPOOL_ROWS:
-            self.flush()
-        self.rows.append(row)
-        self.waiting += len(sequence)
-
-    def flush(self) -> None:
-        if self.rows:
-            columns = zip(zip(*self.rows, strict=True), self.schema.types, strict=True)
-            arrays = [pa.array(column, kind) for column, kind in columns]
-            self.writer.write_batch(pa.record_batch(arrays, schema=self.schema))
-        self.rows, self.waiting = [], 0
-
-    def close(self) -> pa.Table:
-        """Finish the file and return it as a table that stays on disk."""
-        self.flush()
-        self.writer.close()
-        return _on_disk(self.path)
-
-
-@dataclass
-class _Tally:
-    """What happened to the records, and the letter case of labelled ones."""
-
-    notes: Notes = field(default_factory=Notes)
-    changed: Counter[str] = field(default_factory=Counter)
-    labels: dict[str, int] = field(default_factory=dict)
-    records: int = 0
-    letters: int = 0
-    columns: int | None = None
-    case: list[tuple[int, float]] = field(default_factory=list)
+PIECE = 1 << 22
 
 
 def run(config: PrepareConfig) -> Result:
-    """Write the corpus: a ``DatasetDict`` with columns id, start, sequence, label (if any) and those kept.
+    """Write the corpus, a ``DatasetDict``, and ``leakage.json``: what its splits have in common.
 
-    ``start`` is the 0-based offset of the row in its record; ``label`` is a ``ClassLabel``. The manifest's
-    counts say what was read (records), kept (rows: records or their blocks), changed and dropped (by reason),
-    and what each split holds. Of exact duplicates one stays (with given splits: one in test, else in
-    validation, else in train), of sequences that have two labels none.
+    Columns are id, start (0-based offset of the row in its record, in letters as read), sequence, label (a
+    ``ClassLabel``, if there are classes), those kept; chromosome, window_start, window_end (0-based,
+    half-open) and strand of intervals; cluster, if split by cluster; gaps (offset in the row, letters
+    removed before it, offset, ...), if gaps are removed. Records longer than `LONGEST_ROW` letters become
+    several rows, which share a split.
+
+    The manifest's counts say what was read (records), kept (rows: records or their blocks), changed and
+    dropped (by reason), and what each split holds. Of exact duplicates one stays (with given splits: one in
+    test, else in validation, else in train), of sequences that have two labels none. A reverse complement is
+    a duplicate only if ``strandless``, but shares a split with its other strand. With ``test_input`` the test
+    split is that alone, and ``test`` is not used.
 
     Raises:
         UserError: settings that contradict each other, a file that cannot be read, a bad record (unless
             ``on_bad_record`` is skip), or nothing left to write.
     """
     _check(config)
-    if config.classes:
-        inputs = {f"class{i}:{name}": path for i, (name, path) in enumerate(config.classes.items())}
-    else:
-        inputs = {f"input{i}": path for i, path in enumerate(config.input)}
-    return produce("prepare", config, inputs, lambda workspace: _build(config, workspace))
+    notes = Notes()
+    files = _Files(config, notes)
+    return produce("prepare", config, files.named(), lambda space: _build(config, files, notes, space))
 
 
 def _check(config: PrepareConfig) -> None:
-    if bool(config.input) == bool(config.classes):
-        raise UserError("prepare: give sequence files either as input or as classes (name: FASTA file)")
-    if config.classes and (config.label_column or config.split_column or config.keep_columns):
-        raise UserError("prepare: classes are FASTA files, without columns; drop the column settings")
-    if len(set(config.classes.values())) < len(config.classes):
-        raise UserError("prepare: one file is given for two classes; every class needs its own")
+    """Refuse settings that contradict each other."""
+    _check_inputs(config)
+    _check_columns(config)
+    _check_splits(config)
     if config.aligned and config.block:
         raise UserError("prepare: an alignment cannot be cut into blocks; give either aligned or block")
-    reserved = [name for name in config.keep_columns if name in COLUMNS]
-    if reserved:
-        raise UserError(f"prepare: keep_columns: {reserved[0]!r} is a column of every corpus; rename yours")
+    if config.aligned and config.letters.gaps == "remove":
+        raise UserError("prepare: an alignment keeps its gaps; give either aligned or letters.gaps: remove")
+    if config.strandless and config.alphabet != "dna":
+        raise UserError("prepare: proteins have no other strand; drop strandless")
+
+
+def _check_inputs(config: PrepareConfig) -> None:
+    if bool(config.input) == bool(config.classes):
+        raise UserError("prepare: give sequence files either as input or as classes (name: file)")
+    if len(set(config.classes.values())) < len(config.classes):
+        raise UserError("prepare: one file is given for two classes; every class needs its own")
+    if config.test_input and (config.classes or config.split_column or config.test_names):
+        other = next(n for n in ("classes", "split_column", "test_names") if getattr(config, n))
+        raise UserError(
+            f"prepare: test_input and {other} both say what is tested or which class it is; drop one"
+        )
+    if not config.genome:
+        for name in ("feature", "anchor", "upstream", "downstream", "circular"):
+            if getattr(config, name):
+                raise UserError(f"prepare: {name} is for intervals of a genome; give genome, or drop {name}")
+
+
+def _check_columns(config: PrepareConfig) -> None:
+    if config.classes and config.label_column:
+        raise UserError("prepare: classes are the labels already; drop label_column")
+    for name in config.keep_columns:
+        if name in COLUMNS or (config.genome and name in PLACE):
+            raise UserError(f"prepare: keep_columns: {name!r} is a column of the corpus itself; rename yours")
+
+
+def _check_splits(config: PrepareConfig) -> None:
+    by, named = config.split_by, [n for n in ("validation_names", "test_names") if getattr(config, n)]
+    if config.split_column and (by != "auto" or named):
+        raise UserError(f"prepare: split_column gives the splits; drop {named[0] if named else 'split_by'}")
+    if by == "block" and not config.block:
+        raise UserError("prepare: split_by: block needs block, the length of one")
+    if by == "chromosome" and not config.genome and "chromosome" not in config.keep_columns:
+        raise UserError(
+            "prepare: split_by: chromosome needs intervals (genome) or a column chromosome (keep_columns); "
+            "if the records are the chromosomes, use split_by: record"
+        )
+    if named and by not in ("record", "chromosome"):
+        raise UserError(f"prepare: {named[0]} needs split_by: record or split_by: chromosome")
+    both = set(config.validation_names) & set(config.test_names)
+    if both:
+        raise UserError(f"prepare: {min(both)!r} is in validation_names and in test_names; choose one")
     if not config.split_column:
-        check_fractions(config.validation, config.test)
+        check_fractions(*drawn_shares(config))
 
 
-def _build(config: PrepareConfig, workspace: Workspace) -> None:
-    tally = _Tally(labels={name: code for code, name in enumerate(config.classes)})
-    spool = _Spool(workspace.path / ".rows.arrow", list(dict.fromkeys(config.keep_columns)))
-    inputs = config.input or list(config.classes.values())
-    for record in _records(inputs, config, tally):
-        _take(record, config, tally, spool)
-    table = spool.close()
-    kept_N = _choose(config, spool, tally.notes)
-    if not kept_N.any():
-        raise UserError(f"{', '.join(map(str, inputs))}: no usable record; {_drops(tally.notes)}")
-    split_N, group_N = np.array(spool.split), np.array(spool.group)
-    if not config.split_column:
-        split_N[kept_N] = assign_splits(group_N[kept_N], config.validation, config.test, config.seed)
-    names = _class_names(config, tally.labels)
-    code_N = np.array([names.index(name) for name in tally.labels] or [0])[np.array(spool.label)]
-    table = _with_types(table, spool.keep, code_N if names else None)
-    _save(table, names, [kept_N & (split_N == code) for code in range(len(SPLITS))], workspace.path)
-    spool.path.unlink()
-    workspace.counts.update(_counts(config, spool, tally, names, code_N, np.where(kept_N, split_N, -1)))
-    _report(workspace.counts, tally.notes)
+class _Files:
+    """The input files, folders and globs looked up."""
+
+    def __init__(self, config: PrepareConfig, notes: Notes):
+        known = {"known": INTERVALS} if config.genome else {}
+        inside = {name: find_files([path], notes, **known) for name, path in config.classes.items()}
+        self.class_of = {file: name for name, files in inside.items() for file in files}
+        self.input = [*find_files(config.input, notes, **known), *self.class_of]
+        self.tests = find_files(config.test_input, notes, **known)
+        self.genome = config.genome
+        twice = next((file for file in self.tests if file in self.input), None)
+        if twice:
+            raise UserError(f"prepare: {twice} is in input and in test_input; drop one")
+
+    def named(self) -> dict[str, Path]:
+        """Return all files under names that say what they are for, in their order."""
+        names = {f"input{i}": path for i, path in enumerate(self.input)}
+        if self.class_of:
+            order = list(dict.fromkeys(self.class_of.values()))
+            counted = enumerate(self.class_of.items())
+            names = {f"class{order.index(name)}:{name}:{i}": path for i, (path, name) in counted}
+        names |= {f"test{i}": path for i, path in enumerate(self.tests)}
+        return names | ({"genome": self.genome} if self.genome else {})
+
+    def read(self, config: PrepareConfig, notes: Notes) -> Iterator[Record]:
+        """Yield the records of the input, then those of the tests, long ones in pieces."""
+        files, columns = [*self.input, *self.tests], _texts(config)
+        more = [name for name in (config.label_column, config.split_column) if name and name not in columns]
+        if self.genome:
+            columns = columns[: -len(PLACE)]
+            window = {
+                n: getattr(config, n) for n in ("feature", "anchor", "upstream", "downstream", "circular")
+            }
+            window |= {"on_bad": config.on_bad_record, "notes": notes, "keep": [*columns, *more]}
+            return read_intervals(files, self.genome, **window)
+        return read_files(
+            files,
+            sequence_column=config.sequence_column,
+            id_column=config.id_column,
+            keep=[*columns, *more],
+            duplicate_ids=config.duplicate_ids,
+            on_bad=config.on_bad_record,
+            notes=notes,
+            piece=None if config.aligned else PIECE,
+        )
 
 
-def _records(inputs: list[Path], config: PrepareConfig, tally: _Tally) -> Iterator[Record]:
-    columns = [config.label_column, config.split_column, *config.keep_columns]
-    return read_files(
-        inputs,
-        sequence_column=config.sequence_column,
-        id_column=config.id_column,
-        keep=list(dict.fromkeys(name for name in columns if name)),
-        duplicate_ids=config.duplicate_ids,
-        notes=tally.notes,
+def _texts(config: PrepareConfig) -> list[str]:
+    """Return the columns that are spooled as text."""
+    return [*dict.fromkeys(config.keep_columns), *(PLACE if config.genome else ())]
+
+
+def _build(config: PrepareConfig, files: _Files, notes: Notes, workspace: Workspace) -> None:
+    gaps = config.letters.gaps == "remove"
+    spool = Spool(workspace.path / ".rows.arrow", config.alphabet, _texts(config), gaps)
+    intake = Intake(config, spool, notes, files.class_of, frozenset(files.tests))
+    for record in files.read(config, notes):
+        intake.take(record)
+    draft = Draft(config, spool, notes)
+    given = {"given": _leakage(draft)} if config.split_column else {}
+    _decide(draft, workspace.path / ".shortened.arrow")
+    names = _class_names(config, intake.labels)
+    code_N = np.array([names.index(name) for name in intake.labels] or [0])[draft.label_N]
+    _save(draft, names, code_N, workspace.path)
+    leaks = {**given, "corpus": _leakage(draft)}
+    workspace.write_json("leakage.json", leaks)
+    workspace.counts.update(_counts(draft, intake.tally, names, code_N))
+    workspace.counts["leakage"] = {name: _summary(report) for name, report in leaks.items()}
+    _report(workspace.counts, leaks, draft)
+    for path in workspace.path.glob(".*.arrow"):
+        path.unlink()
+
+
+def _leakage(draft: Draft) -> dict[str, Any]:
+    """Return what the splits have in common, as they are now.
+
+    Blocks of different splits share no ``repeat``: they were not split. So there is nothing to look for.
+    """
+    config = draft.config
+    apart = draft.split_by == "block" and not config.split_column
+    return leakage_report(
+        draft.sequences(),
+        draft.in_table(draft.split_N, -1),
+        config.alphabet,
+        None if draft.cluster_N is None else draft.in_table(draft.cluster_N, -1),
+        draft.in_table(draft.label_N, -1) if draft.labelled else None,
+        kmer=config.repeat if apart else None,
+        shared_kmers=not apart,
     )
 
 
-def _take(record: Record, config: PrepareConfig, tally: _Tally, spool: _Spool) -> None:
-    """Clean one record and spool its rows."""
-    tally.records += 1
-    tally.letters += len(record.sequence)
-    label, split = _label(record, config, tally), _split(record, config)
-    sequence = _clean(record, config, tally, label)
-    if sequence is None:
-        return
-    kept = [record.columns[name] for name in spool.keep]
-    for start in range(0, len(sequence), config.block) if config.block else [0]:
-        piece = sequence[start : start + config.block] if config.block else sequence
-        if _usable(piece, record, start, config, tally.notes):
-            spool.add((record.id, start, piece, *kept), config.alphabet, label, split)
+def _summary(report: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a leakage report, shares left out."""
+    pairs = {
+        name: {kind: number for kind, number in pair.items() if not kind.endswith("_share")}
+        for name, pair in report["pairs"].items()
+    }
+    largest = {"largest_cluster": report["largest_cluster"]["rows"]} if "largest_cluster" in report else {}
+    return pairs | largest
 
 
-def _clean(record: Record, config: PrepareConfig, tally: _Tally, label: int) -> str | None:
-    try:
-        sequence, changed = clean(
-            record.sequence,
-            config.alphabet,
-            aligned=config.aligned,
-            insertions=config.aligned and is_a3m(record.path),
-        )
-    except BadSequenceError as error:
-        if config.on_bad_record == "error":
-            raise UserError(f"{record.where()}: {error}; correct it, or use --on-bad-record skip") from None
-        tally.notes.warn("bad_letters", f"{record.where()}: {error}, skipped")
-        return None
-    tally.changed += changed
-    if label >= 0:
-        tally.case.append((label, changed["lower_case_folded"] / len(record.sequence)))
-    if config.aligned and len(sequence) != (tally.columns or len(sequence)):
-        raise UserError(
-            f"{record.where()}: {len(sequence)} columns where the first record has {tally.columns}; the "
-            "rows of an alignment are equally long"
-        )
-    tally.columns = len(sequence)
-    return sequence
-
-
-def _usable(piece: str, record: Record, start: int, config: PrepareConfig, notes: Notes) -> bool:
-    where = f"{record.where()}, from letter {start + 1}" if config.block else record.where()
-    if len(piece) < config.min_length:
-        notes.warn("too_short", f"{where}: {len(piece)} letters, fewer than {config.min_length}, dropped")
-    elif is_unknown(piece, config.alphabet):
-        notes.warn("all_unknown", f"{where}: nothing but unknown letters, dropped")
-    elif len(piece) > LONGEST_ROW:
-        raise UserError(f"{where}: {len(piece)} letters are too long for one row; cut it with --block")
-    else:
-        return True
-    return False
-
-
-def _label(record: Record, config: PrepareConfig, tally: _Tally) -> int:
-    """Return the number of the record's class in order of appearance, or -1."""
-    if config.classes:
-        return next(code for code, path in enumerate(config.classes.values()) if path == record.path)
-    if not config.label_column:
-        return -1
-    name = record.columns[config.label_column]
-    if not name:
-        raise UserError(
-            f"{record.where()}: no label in column {config.label_column!r}; complete or remove the row"
-        )
-    return tally.labels.setdefault(name, len(tally.labels))
-
-
-def _split(record: Record, config: PrepareConfig) -> int:
+def _decide(draft: Draft, path: Path) -> None:
+    """Drop what is too close to the tests and what is there twice, and split the rest."""
+    config = draft.config
+    if config.test_input:
+        draft.clear_test()
+    draft.deduplicate()
+    if not draft.kept.any():
+        inputs = config.input or list(config.classes.values())
+        raise UserError(f"{', '.join(map(str, inputs))}: no usable record; {_drops(draft.notes)}")
     if not config.split_column:
-        return 0
-    name = record.columns[config.split_column]
-    if name not in SPLITS:
-        raise UserError(
-            f"{record.where()}: {name!r} in column {config.split_column!r}; use train, validation or test"
-        )
-    return SPLITS.index(name)
+        draft.assign()
+    if draft.split_by == "block" and config.buffer and not config.split_column:
+        draft.trim(path)
 
 
 def _class_names(config: PrepareConfig, labels: dict[str, int]) -> list[str]:
@@ -250,38 +253,33 @@ def _class_names(config: PrepareConfig, labels: dict[str, int]) -> list[str]:
     return sorted(labels, key=int if all(name.isdecimal() for name in labels) else None)
 
 
-def _choose(config: PrepareConfig, spool: _Spool, notes: Notes) -> np.ndarray:
-    """Return which rows stay: one of each sequence, none of those with two labels."""
-    exact_N, label_N = np.array(spool.exact, dtype=np.uint64), np.array(spool.label, dtype=np.int64)
-    kept_N = np.ones(len(exact_N), dtype=bool)
-    sequence_N = np.unique(exact_N, return_inverse=True)[1]
-    low_S = np.full(len(exact_N), np.iinfo(np.int64).max)
-    high_S = np.full(len(exact_N), -1)
-    np.minimum.at(low_S, sequence_N, label_N)
-    np.maximum.at(high_S, sequence_N, label_N)
-    conflict_N = (low_S != high_S)[sequence_N]
-    if not config.deduplicate:
-        if conflict_N.any():
-            say(f"{conflict_N.sum()} rows hold sequences that have more than one label; kept, as asked")
-        return kept_N
-    order_N = np.lexsort((np.arange(len(exact_N)), -np.array(spool.split, dtype=np.int8), sequence_N))
-    again = np.flatnonzero(np.diff(sequence_N[order_N]) == 0) + 1
-    kept_N[order_N[again]] = False
-    kept_N &= ~conflict_N
-    notes["conflicting_labels"] = int(conflict_N.sum())
-    notes["duplicates"] = int((~kept_N & ~conflict_N).sum())
-    return kept_N
+def _save(draft: Draft, names: list[str], code_N: np.ndarray, folder: Path) -> None:
+    """Write the splits that have rows; the same rows give the same bytes."""
+    from datasets import ClassLabel, Features
+
+    table = draft.table
+    columns = {name: table[name] for name in ("id", "start", "sequence")}
+    added = {"label": code_N if names else None, "cluster": draft.cluster_N}
+    for name, value_N in added.items():
+        if value_N is not None:
+            columns[name] = pa.chunked_array([pa.array(draft.in_table(value_N, -1), pa.int64())])
+    for name in table.column_names[3:]:
+        columns[name] = _typed(name, table[name])
+    typed = pa.table(columns)
+    features = Features.from_arrow_schema(typed.schema)
+    if names:
+        features["label"] = ClassLabel(names=names)
+    rows = {name: draft.row_N[draft.split_N == code] for code, name in enumerate(SPLITS)}
+    save_splits(folder, dict.fromkeys(SPLITS, typed), features, draft.digest, rows)
 
 
-def _with_types(table: pa.Table, keep: list[str], code_N: np.ndarray | None) -> pa.Table:
-    columns = {name: table[name] for name in COLUMNS[:3]}
-    if code_N is not None:
-        columns["label"] = pa.chunked_array([pa.array(code_N, pa.int64())])
-    return pa.table({**columns, **{name: _typed(table[name]) for name in keep}})
+def _typed(name: str, texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column as int64 or float64 (empty cells are nulls) if that loses nothing, or as it is.
 
-
-def _typed(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column as int64 or float64 (empty cells are nulls) if that loses nothing, or as it is."""
+    Chromosomes and strands are texts even if all look like numbers.
+    """
+    if name in ("chromosome", "strand", "gaps"):
+        return texts
     values = pc.call_function("if_else", [pc.call_function("equal", [texts, ""]), None, texts])
     if values.null_count == len(values):
         return texts
@@ -296,79 +294,31 @@ def _typed(texts: pa.ChunkedArray) -> pa.ChunkedArray:
         return texts
 
 
-def _on_disk(path: Path) -> pa.Table:
-    return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
-
-
-def _save(table: pa.Table, names: list[str], chosen: list[np.ndarray], folder: Path) -> None:
-    """Write the splits that have rows; the same rows give the same bytes."""
-    from datasets import (
-        ClassLabel,
-        Dataset,
-        DatasetDict,
-        DatasetInfo,
-        Features,
-        NamedSplit,
-        disable_progress_bars,
-    )
-
-    disable_progress_bars()
-    features = Features.from_arrow_schema(table.schema)
-    if names:
-        features["label"] = ClassLabel(names=names)
-    splits, files = {}, []
-    for name, chosen_N in zip(SPLITS, chosen, strict=True):
-        if chosen_N.any():
-            path = folder / f".{name}.arrow"
-            _route(table, chosen_N, path)
-            info = DatasetInfo(features=features)
-            splits[name] = Dataset(_on_disk(path), info, NamedSplit(name), fingerprint=hash_file(path)[:16])
-            files.append(path)
-    DatasetDict(splits).save_to_disk(folder)
-    for path in files:
-        path.unlink()
-
-
-def _route(table: pa.Table, chosen_N: np.ndarray, path: Path) -> None:
-    """Copy the chosen rows to a file, batch by batch."""
-    begin = 0
-    with pa.ipc.new_stream(str(path), table.schema) as writer:
-        for batch in table.to_batches():
-            writer.write_batch(batch.filter(pa.array(chosen_N[begin : begin + len(batch)])))
-            begin += len(batch)
-
-
-def _counts(
-    config: PrepareConfig,
-    spool: _Spool,
-    tally: _Tally,
-    names: list[str],
-    code_N: np.ndarray,
-    split_N: np.ndarray,
-) -> dict[str, Any]:
-    """Return the manifest's counts; ``split_N`` is -1 for dropped rows."""
-    letters_N, notes = np.array(spool.letters), tally.notes
+def _counts(draft: Draft, tally: Tally, names: list[str], code_N: np.ndarray) -> dict[str, Any]:
+    """Return the manifest's counts."""
+    notes, kept_N, letters_N = draft.notes, draft.kept, draft.letters_N
+    others = {k: notes[k] for k in sorted(notes) if k not in DROPPED and notes[k]}
     counts = {
+        "generated_ids": 0,
+        "renamed_ids": 0,
+        **others,
         "read": {"records": tally.records + notes["empty"], "letters": tally.letters},
-        "kept": {"rows": int((split_N >= 0).sum()), "letters": int(letters_N[split_N >= 0].sum())},
+        "kept": {"rows": int(kept_N.sum()), "letters": int(letters_N[kept_N].sum())},
         "dropped": {reason: notes[reason] for reason in DROPPED if notes[reason]},
         "changed": dict(sorted(tally.changed.items())),
-        "generated_ids": notes["generated_ids"],
-        "renamed_ids": notes["renamed_ids"],
-        "soft_masked_fraction": round(tally.changed["lower_case_folded"] / max(tally.letters, 1), 6),
+        "records_cut": 0 if draft.config.block else draft.records_cut(),
+        "soft_masked_fraction": round(tally.lower_case / max(tally.letters, 1), 6),
         "splits": {},
     }
     for code, split in enumerate(SPLITS):
-        of_N = split_N == code
+        of_N = draft.split_N == code
         if of_N.any():
             counts["splits"][split] = {"rows": int(of_N.sum()), "letters": int(letters_N[of_N].sum())}
             if names:
                 labels = np.bincount(code_N[of_N], minlength=len(names)).tolist()
                 counts["splits"][split]["labels"] = dict(zip(names, labels, strict=True))
     if names:
-        counts["case_separates_labels"] = case_separates(*zip(*tally.case, strict=True))
-    if config.split_column:
-        counts["sequences_in_several_splits"] = count_shared(np.array(spool.group), split_N)
+        counts["case_separates_labels"] = case_separates(tally.case_labels, tally.case_shares)
     return counts
 
 
@@ -377,25 +327,28 @@ def _drops(notes: Notes) -> str:
     return "dropped: " + ", ".join(parts) if parts else ""
 
 
-def _report(counts: dict[str, Any], notes: Notes) -> None:
+def _report(counts: dict[str, Any], leaks: dict[str, dict[str, Any]], draft: Draft) -> None:
     read, kept = counts["read"], counts["kept"]
     say(f"read {read['records']} records, {read['letters']} letters")
     say(f"kept {kept['rows']} rows, {kept['letters']} letters")
     changed = [f"{number} {kind.replace('_', ' ')}" for kind, number in counts["changed"].items()]
     if changed:
         say("changed letters: " + ", ".join(changed))
-    if _drops(notes):
-        say(_drops(notes))
-    say(
-        "; ".join(
-            f"{name}: {of['rows']} rows, {of['letters']} letters" for name, of in counts["splits"].items()
-        )
-    )
+    if _drops(draft.notes):
+        say(_drops(draft.notes))
+    if counts.get("buffer_letters"):
+        say(f"cut off {counts['buffer_letters']} letters between blocks of different splits")
+    splits = counts["splits"].items()
+    say("; ".join(f"{name}: {of['rows']} rows, {of['letters']} letters" for name, of in splits))
+    for name, share in zip(SPLITS[1:], drawn_shares(draft.config), strict=True):
+        if share and not draft.config.split_column and name not in counts["splits"]:
+            say(f"warning: no row is left for {name}; give more records or blocks, or a smaller buffer")
     if counts.get("case_separates_labels"):
-        say("warning: letter case alone tells the classes apart in the input; the corpus is all upper case")
-    shared = counts.get("sequences_in_several_splits")
-    if shared:
-        say(f"warning: {shared} sequences or their other strands are in several splits: scores will flatter")
+        becomes = "is all upper case" if draft.config.letters.case == "fold" else "keeps it as soft mask"
+        say(f"warning: letter case alone tells the classes apart in the input; the corpus {becomes}")
+    for name, report in leaks.items():
+        for line in say_leakage(report):
+            say(line if name == "corpus" else f"splits as given: {line}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """The stage that trains a language model on tokens (``accelerate launch -m pipeline.pretrain``)."""
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +9,13 @@ from pipeline.errors import UserError
 from pipeline.log import say
 
 if TYPE_CHECKING:
-    from pipeline.tokens.kmers import KmerCodec
+    from pipeline.tokens.kmers import Codec
     from pipeline.tokens.store import TokenSplit
 
 VOLATILE = ("metrics.jsonl", "tensorboard", "checkpoints")
 
 
-def make_model(config: PretrainConfig, codec: "KmerCodec", columns: int):
+def make_model(config: PretrainConfig, codec: "Codec", columns: int):
     """Return the untrained network of a run; ``columns`` is the length of an aligned family's rows.
 
     The weights are a function of the seed.
@@ -54,10 +53,9 @@ def make_model(config: PretrainConfig, codec: "KmerCodec", columns: int):
     return fresh(StrandForMaskedLM, strand, codec, config.seed)
 
 
-def context_tokens(window: int, codec: "KmerCodec") -> int:
-    """Return the tokens that a window of clean sequence needs, specials included."""
-    tokens = window if codec.stride == 1 else window // codec.k + window % codec.k
-    return tokens + 2
+def context_tokens(window: int, codec: "Codec") -> int:
+    """Return the tokens that a window of real letters needs at most, specials included."""
+    return codec.most_tokens(window) + 2
 
 
 def _columns(splits: dict[str, "TokenSplit"], config: PretrainConfig, alphabet: str) -> int:
@@ -78,66 +76,24 @@ def _columns(splits: dict[str, "TokenSplit"], config: PretrainConfig, alphabet: 
     return int(lengths[0])
 
 
-def _make_objective(config: PretrainConfig, split: "TokenSplit", codec: "KmerCodec"):
+def _make_objective(config: PretrainConfig, split: "TokenSplit", codec: "Codec"):
+    from pipeline.tokens.masking import check_masking
     from pipeline.training.objective import AlignedObjective, MaskedObjective
 
+    check_masking(config.masking, codec)
+    if config.masking.soft_mask_weight < 1 and split.soft_mask is None:
+        raise UserError(
+            f"masking.soft_mask_weight: {config.data} knows of no soft mask; prepare it with --letters.case "
+            "soft-mask, or leave the weight at 1"
+        )
     if config.model.architecture == "strand":
         return MaskedObjective(split, codec, config.masking, config.seed)
+    import numpy as np
+
     from pipeline.attention.contacts import sequence_weights
 
-    rows = codec.codes_of_track(split.track).reshape(len(split), -1)
+    rows = np.stack([codec.codes_of_track(split.row(record)) for record in range(len(split))])
     return AlignedObjective(split, codec, sequence_weights(rows))
-
-
-class _Scores:
-    """Bits per hidden letter: the network's on validation text as it trains, all models' on test text."""
-
-    def __init__(self, config: PretrainConfig, splits: dict[str, "TokenSplit"], codec: "KmerCodec"):
-        from pipeline.tokens.bits import hidden_text
-
-        self.splits, self.codec = splits, codec
-        scored = config.model.architecture == "strand"
-        text = partial(hidden_text, codec=codec, window=config.window, letters=config.evaluation_bases)
-        self.texts = {n: text(splits[n]) for n in ("validation", "test") if scored and n in splits}
-        self.texts = {name: text for name, text in self.texts.items() if text.windows}
-        self.name = "bits_per_hidden_base" if codec.alphabet == "dna" else "bits_per_hidden_residue"
-
-    def network(self, model, split: str):
-        from pipeline.tokens.bits import bits_per_letter
-
-        return bits_per_letter(model, self.codec, self.texts[split])
-
-    def during(self, model) -> dict[str, float]:
-        if "validation" not in self.texts:
-            return {}
-        return {f"validation_{self.name}": float(self.network(model, "validation").mean())}
-
-    def final(self, model, untrained, count_model: bool) -> dict[str, Any]:
-        """Return the object for metrics.json: the network beside an untrained one and beside counting."""
-        from pipeline.tokens.bits import DNA_RUN
-        from pipeline.tokens.counts import CountModel, composition_bits
-
-        if "test" not in self.texts:
-            say("no test split, so no final score")
-            return {}
-        text = self.texts["test"]
-        bits = self.network(model, "test")
-        scores = {
-            "value": float(bits.mean()),
-            "standard_error": float(bits.std() / len(bits) ** 0.5),
-            "untrained": float(self.network(untrained, "test").mean()),
-            "random": float(composition_bits(self.splits["train"], self.codec, text).mean()),
-            "hidden_letters": len(bits),
-        }
-        if count_model:
-            run = DNA_RUN if self.codec.alphabet == "dna" else 1
-            counts = CountModel(self.codec, run).fit(self.splits["train"], self.codec)
-            counts.tune(self.texts.get("validation", text))
-            scores["baseline"] = float(counts.bits(text).mean())
-            scores["gap_closed"] = (scores["random"] - scores["value"]) / (
-                scores["random"] - scores["baseline"]
-            )
-        return {self.name: scores}
 
 
 def _train(config: PretrainConfig, folder: Path, counts: dict[str, Any], accelerator) -> None:
@@ -148,6 +104,7 @@ def _train(config: PretrainConfig, folder: Path, counts: dict[str, Any], acceler
     from pipeline.tokens.vocabulary import load_tokenizer, save_tokenizer
     from pipeline.training.loop import Run, train
     from pipeline.training.plan import steps
+    from pipeline.training.scores import Scores
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -166,7 +123,7 @@ def _train(config: PretrainConfig, folder: Path, counts: dict[str, Any], acceler
     strands = codec.alphabet == "dna"
     plan = steps(split.lengths, window, config.tokens_per_step, strands, config.seed)
     objective = _make_objective(config, split, codec)
-    scores = _Scores(config, splits, codec)
+    scores = Scores(config, splits, codec)
     model = train(Run(accelerator, model, objective, plan, scores.during, folder), config)
     if not accelerator.is_main_process:
         return
@@ -175,11 +132,12 @@ def _train(config: PretrainConfig, folder: Path, counts: dict[str, Any], acceler
     if config.model.architecture == "strand":
         metrics = scores.final(model, make_model(config, codec, columns), config.count_model)
     for name, score in metrics.items():
-        say(", ".join(f"{key} {value:.4f}" for key, value in score.items()) + f" ({name}, test split)")
+        bits = [f"{key} {value:.4f}" for key, value in score.items() if isinstance(value, float)]
+        say(", ".join(bits) + f" ({name}, {score['hidden_letters']} letters of the test split)")
     model.save_pretrained(folder)
     tokenizer = load_tokenizer(config.data / "tokenizer")
     tokenizer.model_max_length = context_tokens(window, codec)
-    save_tokenizer(tokenizer, folder, codec.alphabet, codec.k, codec.overlapping)
+    save_tokenizer(tokenizer, folder)
     write_json(folder / "metrics.json", metrics)
 
 

@@ -414,7 +414,7 @@ def test_reader_that_goes_away_is_no_error():
 def test_nearest():
     assert nearest("lerning_rate", ["learning_rate", "steps"]) == "did you mean learning_rate?"
     assert nearest("xa", ["steps", "data", "seed"]) == "known: data, steps, seed"
-    assert nearest("zzz", list("abcdefghijklmnop")).count(",") == 11
+    assert nearest("zzz", list("abcdefghijklmnopqrstuvw")).count(",") == 15
 
 
 RUN = """

@@ -29,7 +29,7 @@ def helix():
 
 def save(model, folder):
     model.save_pretrained(folder)
-    save_tokenizer(load_tokenizer(find_tokenizer("protein")), folder, "protein", 1, False)
+    save_tokenizer(load_tokenizer(find_tokenizer("protein")), folder)
     return folder
 
 

@@ -3,6 +3,7 @@ import pandas as pd
 import pytest
 import torch
 from datasets import load_from_disk
+from transformers import AutoModel, AutoTokenizer
 
 import pipeline.predict
 from pipeline.config import PredictConfig
@@ -99,7 +100,8 @@ def test_several_files_are_read_one_after_the_other(predict, sequences, tmp_path
     [
         (
             [("a", "ACGT"), ("b", "A" * 43)],
-            r"^record 'b': 43 letters are 41 tokens, more than the model's 40 \(up to 42 letters\); cut",
+            r"^record 'b': 43 letters are 41 tokens, more than the model's 40 \(the first 42 letters fit\); "
+            r"pass --long-sequences skip, truncate or window$",
         ),
         ([("a", "ACGT"), ("a", "ACG")], r"scores.fa: record 'a', line 3: the same id as line 1; give every"),
         ([("a", "ACGT"), ("b", "")], r"scores.fa: record 'b', line 3: no sequence; remove the record"),
@@ -115,6 +117,17 @@ def test_what_cannot_be_scored_is_an_error(predict, tmp_path, records, message):
         predict(records)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "scores").exists()
+
+
+@pytest.mark.parametrize("name", ["lm", "classifier"])
+def test_the_tokenizer_of_a_checkpoint_knows_its_context(rule_folder, classifier_folder, name):
+    """It truncates without being told the length, to what the model reads (specials included)."""
+    tokenizer = AutoTokenizer.from_pretrained(rule_folder / name)
+    model = AutoModel.from_pretrained(rule_folder / name)
+    assert tokenizer.model_max_length == model.config.max_position_embeddings == 42
+    inputs = tokenizer("ACGT" * 5000, truncation=True, return_tensors="pt")
+    assert inputs["input_ids"].shape == (1, 42)
+    assert model(**inputs).last_hidden_state.shape == (1, 42, 32)
 
 
 def test_a_file_must_be_there_and_hold_something(predict, tmp_path):

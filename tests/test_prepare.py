@@ -1,17 +1,34 @@
 """The corpus that prepare writes: what is in it, what is counted, and that equal inputs give equal bytes."""
 
+import gzip
+import json
+import os
+import tempfile
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-from datasets import ClassLabel, Value, load_from_disk
+from datasets import ClassLabel, List, Value, load_from_disk
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from pipeline.config import PrepareConfig
+from pipeline.config import LettersConfig, PrepareConfig
 from pipeline.errors import UserError
 from pipeline.prepare import run
 from pipeline.sequences.alphabets import reverse_complement
 
 WHOLE = {"validation": 0, "test": 0}
+SPLITS = ("train", "validation", "test")
+DATA = Path(os.environ.get("STRANDLM_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
+
+
+def shared(name):
+    path = DATA / name
+    if not path.exists():
+        pytest.skip(f"no {path}; set STRANDLM_DATA")
+    return path
 
 
 @pytest.fixture
@@ -27,6 +44,10 @@ def prepare(tmp_path):
 def rows(result, split="train"):
     table = load_from_disk(str(result.folder))[split]
     return [tuple(row.values()) for row in table]
+
+
+def all_rows(result):
+    return sorted(row for split in load_from_disk(str(result.folder)) for row in rows(result, split))
 
 
 def random_fasta(records, length, seed=0):
@@ -45,11 +66,18 @@ def test_soft_masked_record(prepare):
 
 
 def test_unknown_bases(prepare, capsys):
-    result = prepare(f">a\nACGTRYKMACGTNNNNNNNNNNNNACGT\n>n\n{'N' * 500}\n", **WHOLE)
-    assert rows(result) == [("a", 0, "ACGTNNNNACGTNNNNNNNNNNNNACGT")]
-    assert result.manifest["counts"]["dropped"] == {"all_unknown": 1}
+    fasta = f">a\nACGTRYKMACGTNNNNNNNNNNNNACGT\n>n\n{'N' * 500}\n>b\nAACCNNNN\n"
+    result = prepare(fasta, **WHOLE)
+    assert rows(result) == [("b", 0, "AACCNNNN")]
+    assert result.manifest["counts"]["dropped"] == {"all_unknown": 1, "too_unknown": 1}
+    said = capsys.readouterr().err
+    assert "record 'n', line 3: nothing but unknown letters, dropped" in said
+    assert "record 'a', line 1: 16 of 28 letters unknown, a larger share than 0.5, dropped" in said
+    result = prepare(fasta, max_unknown=0.6, **WHOLE)
+    assert rows(result)[0] == ("a", 0, "ACGTNNNNACGTNNNNNNNNNNNNACGT")
     assert result.manifest["counts"]["changed"] == {"ambiguous_to_n": 4}
-    assert "record 'n', line 3: nothing but unknown letters, dropped" in capsys.readouterr().err
+    gaps = prepare(">p\nMK--\n>q\nM---\n", alphabet="protein", aligned=True, **WHOLE)
+    assert rows(gaps) == [("p", 0, "MK--")]
 
 
 PROTEINS = ">p1\nMKUOBZJX*\n>p2\nMK*LV*\n>p3\nMK--LV.A\n>p4\nmkvl\n>p5\nMK?V\n"
@@ -92,22 +120,108 @@ def test_blocks(prepare):
 
 def test_small_spool_batches_change_nothing(prepare, monkeypatch):
     fasta = random_fasta(30, 100)
-    whole = prepare(fasta, block=7)
-    monkeypatch.setattr("pipeline.prepare.SPOOL_ROWS", 4)
-    monkeypatch.setattr("pipeline.prepare.SPOOL_LETTERS", 20)
-    pieces = prepare(fasta, block=7, output="pieces")
-    for split in ("train", "validation", "test"):
+    whole = prepare(fasta, block=7, buffer=2)
+    monkeypatch.setattr("pipeline.sequences.spool.SPOOL_ROWS", 4)
+    monkeypatch.setattr("pipeline.sequences.spool.SPOOL_LETTERS", 20)
+    pieces = prepare(fasta, block=7, buffer=2, output="pieces")
+    for split in SPLITS:
         assert rows(whole, split) == rows(pieces, split)
 
 
 def test_every_letter_is_in_one_split(prepare):
     fasta = random_fasta(1, 1003)
-    result = prepare(fasta, block=10, validation=0.2, test=0.2, deduplicate=False)
-    pieces = {
-        start: piece for split in ("train", "validation", "test") for _, start, piece in rows(result, split)
-    }
+    settings = {"block": 10, "validation": 0.2, "test": 0.2, "deduplicate": False, "buffer": 0}
+    result = prepare(fasta, **settings)
+    pieces = {start: piece for split in SPLITS for _, start, piece in rows(result, split)}
     assert "".join(pieces[start] for start in sorted(pieces)) == fasta.split()[1]
     assert result.manifest["counts"]["kept"] == {"rows": 101, "letters": 1003}
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    records=st.lists(st.text("ACGTacgtuNnRk", min_size=1, max_size=60), min_size=1, max_size=5),
+    piece=st.integers(1, 25),
+    block=st.none() | st.integers(1, 30),
+    longest=st.integers(5, 40),
+)
+def test_pieces_change_nothing_and_lose_nothing(tmp_path, monkeypatch, records, piece, block, longest):
+    """The corpus has the same bytes whatever the size of pieces, and gives every base of the input back."""
+    monkeypatch.setattr("pipeline.sequences.intake.LONGEST_ROW", longest)
+    folder = Path(tempfile.mkdtemp(dir=tmp_path))
+    path = folder / "in.fa"
+    path.write_text(">first\nAC\n" + "".join(f">r{i}\n{text}\n" for i, text in enumerate(records)))
+    limits = {"max_unknown": 1, "deduplicate": False, "buffer": 0, "split_by": "sequence"}
+    config = {"input": [path], "block": block, "letters": LettersConfig(case="soft-mask"), **limits}
+    results = []
+    for size in (piece, 1000):
+        monkeypatch.setattr("pipeline.prepare.PIECE", size)
+        results.append(run(PrepareConfig(output=folder / f"out{size}", **config)))
+    for key in ("content", "counts"):
+        assert results[0].manifest[key] == results[1].manifest[key]
+    found = {}
+    for id, start, text in all_rows(results[0]):
+        found.setdefault(id, {})[start] = text
+    folded = str.maketrans("uRk", "tNn")
+    for i, text in enumerate(records):
+        given = text.translate(folded)
+        size = block or longest
+        parts = {start: given[start : start + size] for start in range(0, len(given), size)}
+        parts = {start: part for start, part in parts.items() if set(part) - set("Nn")}
+        assert found.get(f"r{i}", {}) == parts
+
+
+def test_long_records_are_cut_and_stay_together(prepare, monkeypatch):
+    monkeypatch.setattr("pipeline.sequences.intake.LONGEST_ROW", 30)
+    monkeypatch.setattr("pipeline.prepare.PIECE", 17)
+    fasta = random_fasta(40, 100)
+    result = prepare(fasta, validation=0.3, test=0.3)
+    assert result.manifest["counts"]["records_cut"] == 40
+    seen = {}
+    for split in SPLITS:
+        for id, start, text in rows(result, split):
+            seen.setdefault((id, split), {})[start] = text
+    assert len(seen) == 40
+    assert {split for _, split in seen} == set(SPLITS)
+    given = dict(zip(fasta.split()[::2], fasta.split()[1::2], strict=True))
+    assert {f">{id}": "".join(parts.values()) for (id, _), parts in seen.items()} == given
+    assert all(list(parts) == [0, 30, 60, 90] for parts in seen.values())
+
+
+def test_a_bad_letter_far_into_a_record_drops_all_of_it(prepare, monkeypatch):
+    monkeypatch.setattr("pipeline.prepare.PIECE", 10)
+    fasta = f">a\n{'ACGT' * 20}!\n>b\nGGCC\n"
+    result = prepare(fasta, block=7, on_bad_record="skip", **WHOLE)
+    assert rows(result) == [("b", 0, "GGCC")]
+    assert result.manifest["counts"]["dropped"] == {"bad_letters": 1}
+    assert result.manifest["counts"]["changed"] == {}
+    with pytest.raises(UserError, match=r"record 'a', line 1: letter '!' at position 81 is not a DNA letter"):
+        prepare(fasta, output="other", block=7, **WHOLE)
+
+
+def test_soft_mask_stays_and_duplicates_ignore_it(prepare):
+    letters = {"case": "soft-mask"}
+    result = prepare(">a\nACgtN\n>b\nACGTN\n>c\nttGA\n", letters=letters, **WHOLE)
+    assert rows(result) == [("a", 0, "ACgtN"), ("c", 0, "ttGA")]
+    counts = result.manifest["counts"]
+    assert counts["changed"] == {"soft_masked": 4}
+    assert counts["dropped"] == {"duplicates": 1}
+    assert result.manifest["config"]["letters"]["case"] == "soft-mask"
+
+
+def test_stops_and_gaps_keep_their_coordinates(prepare):
+    letters = {"stops": "split", "gaps": "remove"}
+    fasta = ">p\nMK*LV--A*\n>q\n--M..KRR-\n"
+    result = prepare(fasta, alphabet="protein", letters=letters, **WHOLE)
+    assert rows(result) == [("p", 0, "MK", []), ("p", 3, "LVA", [2, 2]), ("q", 2, "MKRR", [1, 2])]
+    assert result.manifest["counts"]["changed"] == {"gaps_removed": 7, "stops_cut": 1, "stops_stripped": 1}
+    assert load_from_disk(str(result.folder))["train"].features["gaps"] == List(Value("int32"))
+
+
+def test_refused_letters(prepare):
+    with pytest.raises(
+        UserError, match=r"record 'a', line 1: letter 'U' at position 3 is refused by the sett"
+    ):
+        prepare(">a\nACU\n", letters={"uracil": "error"}, **WHOLE)
 
 
 def test_equal_inputs_give_equal_bytes(tmp_path):
@@ -147,9 +261,12 @@ def test_order_of_classes_is_part_of_the_result(tmp_path):
         assert {row["id"]: names[row["label"]] for row in table} == {"yes": "yes", "no": "no"}
 
 
-def test_duplicates_and_conflicts(prepare):
+def test_duplicates_and_conflicts(prepare, capsys):
     table = "sequence,label\nAAAC,x\nAAAC,x\nCCCG,x\ncccg,y\nCCCG,y\nGGGT,y\n"
     result = prepare(table, "in.csv", label_column="label", **WHOLE)
+    assert (
+        "records 'record_3' and 'record_4': the same sequence, but another label" in capsys.readouterr().err
+    )
     assert rows(result) == [("record_1", 0, "AAAC", 0), ("record_6", 0, "GGGT", 1)]
     counts = result.manifest["counts"]
     assert counts["dropped"] == {"duplicates": 1, "conflicting_labels": 3}
@@ -170,7 +287,7 @@ def test_copies_and_other_strands_share_a_split(prepare):
     assert sum(map(len, seen)) == 60 == len(set().union(*seen))
 
 
-def test_given_splits_keep_the_held_out_copy(prepare, capsys):
+def test_given_splits_keep_the_held_out_copy(prepare):
     table = (
         "id,sequence,part\na,AAAC,train\nb,AAAC,test\nc,GTTT,train\nd,CCCC,validation\n"
         "e,CCCC,train\nf,ACCA,train\ng,ACCA,train\n"
@@ -179,8 +296,8 @@ def test_given_splits_keep_the_held_out_copy(prepare, capsys):
     assert rows(result, "test") == [("b", 0, "AAAC")]
     assert rows(result, "validation") == [("d", 0, "CCCC")]
     assert [row[0] for row in rows(result)] == ["c", "f"]
-    assert result.manifest["counts"]["sequences_in_several_splits"] == 1
-    assert "1 sequences or their other strands are in several splits" in capsys.readouterr().err
+    leaks = json.loads((result.folder / "leakage.json").read_text())
+    assert set(leaks) == {"corpus", "given"}
     with pytest.raises(UserError, match=r"record 'a', line 2: 'dev' in column 'part'; use train"):
         prepare("id,sequence,part\na,AAAC,dev\n", "in.csv", split_column="part")
 
@@ -248,6 +365,13 @@ def test_case_that_gives_labels_away(tmp_path, capsys):
     assert all(row[2].isupper() for row in rows(result))
 
 
+def test_an_empty_split_is_told(prepare, capsys):
+    prepare(random_fasta(2, 40), validation=0.3, test=0.3)
+    assert "warning: no row is left for " in capsys.readouterr().err
+    with pytest.raises(UserError, match="buffers of 500 letters leave nothing to train on"):
+        prepare(random_fasta(1, 40), block=20, buffer=500, validation=0.3, test=0.3)
+
+
 def test_renamed_ids(prepare):
     result = prepare(">seq 0\nACCA\n>seq 1\nGGTT\n", duplicate_ids="rename", **WHOLE)
     assert [row[0] for row in rows(result)] == ["seq", "seq_2"]
@@ -259,14 +383,181 @@ def test_renamed_ids(prepare):
     [
         ({}, "give sequence files either as input or as classes"),
         ({"input": ["a"], "classes": {"x": "b"}}, "give sequence files either as input or as classes"),
-        ({"classes": {"x": "b"}, "label_column": "y"}, "classes are FASTA files"),
+        ({"classes": {"x": "b"}, "label_column": "y"}, "classes are the labels already; drop label_column"),
         ({"classes": {"x": "b", "y": "b"}}, "one file is given for two classes"),
         ({"input": ["a"], "aligned": True, "block": 5}, "cannot be cut into blocks"),
-        ({"input": ["a"], "keep_columns": ["start"]}, "'start' is a column of every corpus"),
+        ({"input": ["a"], "keep_columns": ["start"]}, "'start' is a column of the corpus itself"),
+        ({"input": ["a"], "keep_columns": ["strand"], "genome": "g"}, "'strand' is a column of the corpus"),
         ({"input": ["a"], "validation": 0.5, "test": 0.5}, "leave nothing for training"),
         ({"input": ["none.fa"]}, "none.fa: no such file"),
+        ({"input": ["a"], "aligned": True, "letters": {"gaps": "remove"}}, "an alignment keeps its gaps"),
+        ({"input": ["a"], "alphabet": "protein", "strandless": True}, "proteins have no other strand"),
+        ({"input": ["a"], "test_input": ["t"], "test_names": ["x"]}, "test_input and test_names"),
+        ({"input": ["a"], "test_input": ["t"], "split_column": "x"}, "test_input and split_column"),
+        ({"classes": {"x": "a"}, "test_input": ["t"]}, "test_input and classes"),
+        ({"input": ["a"], "test_input": ["a"]}, "a is in input and in test_input"),
+        ({"input": ["a"], "upstream": 5}, "upstream is for intervals of a genome"),
+        ({"input": ["a"], "anchor": "start"}, "anchor is for intervals of a genome"),
+        ({"input": ["a"], "split_column": "s", "split_by": "record"}, "drop split_by"),
+        ({"input": ["a"], "split_column": "s", "test_names": ["r"]}, "drop test_names"),
+        ({"input": ["a"], "split_by": "block"}, "needs block, the length of one"),
+        ({"input": ["a"], "split_by": "chromosome"}, "needs intervals .* use split_by: record"),
+        ({"input": ["a"], "test_names": ["r"]}, "test_names needs split_by: record or"),
+        (
+            {"input": ["a"], "split_by": "record", "test_names": ["r"], "validation_names": ["r"]},
+            "'r' is in validation_names and in test_names",
+        ),
     ],
 )
 def test_contradictory_settings(tmp_path, settings, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as error:
         run(PrepareConfig(output=Path(tmp_path) / "out", **settings))
+    assert "\n" not in str(error.value)
+
+
+def test_other_strands_of_strandless_sequences(prepare):
+    """A reverse complement is a duplicate, and may conflict, only where strands mean nothing."""
+    table = "sequence,label\nAAAC,x\nGTTT,x\nCCCA,x\nTGGG,y\n"
+    result = prepare(table, "in.csv", label_column="label", **WHOLE)
+    assert len(rows(result)) == 4
+    assert result.manifest["counts"]["dropped"] == {}
+    result = prepare(table, "in.csv", "strandless", label_column="label", strandless=True, **WHOLE)
+    assert rows(result) == [("record_1", 0, "AAAC", 0)]
+    assert result.manifest["counts"]["dropped"] == {"conflicting_labels": 2, "duplicates": 1}
+
+
+def test_intervals_of_a_genome(tmp_path):
+    (tmp_path / "g.fa").write_text(">1\nAACCGGTTACGT\n>2\nTTTTTTTTTTGA\n")
+    (tmp_path / "a.bed").write_text("1\t2\t6\tx\t5\t+\n2\t8\t12\ty\t7\t-\n")
+    files = {"input": [tmp_path / "a.bed"], "genome": tmp_path / "g.fa", "keep_columns": ["score"]}
+    result = run(PrepareConfig(output=tmp_path / "out", **files, **WHOLE))
+    assert rows(result) == [("x", 0, "CCGG", 5, "1", 2, 6, "+"), ("y", 0, "TCAA", 7, "2", 8, 12, "-")]
+    features = load_from_disk(str(result.folder))["train"].features
+    assert features["chromosome"] == features["strand"] == Value("string")
+    assert features["window_start"] == features["window_end"] == Value("int64")
+    assert "genome" in result.manifest["inputs"]
+    classes = {"here": tmp_path / "a.bed", "there": tmp_path / "b.bed"}
+    (tmp_path / "b.bed").write_text("1\t0\t6\n")
+    config = PrepareConfig(output=tmp_path / "two", classes=classes, genome=tmp_path / "g.fa", **WHOLE)
+    assert [row[2:4] for row in rows(run(config))] == [("CCGG", 0), ("TCAA", 0), ("AACCGG", 1)]
+
+
+def test_folders_and_globs(tmp_path):
+    (tmp_path / "in").mkdir()
+    for name, text in (("a.fa", "AC"), ("b.fa", "GGG"), ("notes.txt", "no")):
+        (tmp_path / "in" / name).write_text(f">{name}\n{text}\n")
+    for path in (tmp_path / "in", tmp_path / "in" / "*.fa"):
+        result = run(PrepareConfig(output=tmp_path / "out", input=[path], **WHOLE))
+        assert rows(result) == [("a.fa", 0, "AC"), ("b.fa", 0, "GGG")]
+    assert result.up_to_date
+    classes = {"one": tmp_path / "in", "two": tmp_path / "more.fa"}
+    (tmp_path / "more.fa").write_text(">m\nTTT\n")
+    result = run(PrepareConfig(output=tmp_path / "labelled", classes=classes, **WHOLE))
+    assert [row[3] for row in rows(result)] == [0, 0, 1]
+
+
+def test_leakage_of_a_published_benchmark(tmp_path):
+    """GUE's human core promoters: 43 test sequences are in train, 6 of them with the other label."""
+    folder = shared("promoters/gue/prom/prom_core_all")
+    lines = ["sequence,label,split"]
+    for name, split in (("train", "train"), ("dev", "validation"), ("test", "test")):
+        rows = gzip.decompress(next(folder.glob(f"{name}.csv*")).read_bytes()).decode().split()[1:]
+        lines += [f"{row},{split}" for row in rows]
+    table = write(tmp_path / "gue.csv", "\n".join(lines))
+    settings = {"input": [table], "label_column": "label"}
+    result = run(PrepareConfig(output=tmp_path / "given", split_column="split", **settings))
+    leaks = result.manifest["counts"]["leakage"]
+    assert leaks["given"]["test in train"]["exact"] == 43
+    assert leaks["given"]["test in train"]["conflicting_labels"] == 6
+    assert leaks["given"]["test in train"]["shared_kmer"] >= 1308
+    assert leaks["corpus"]["test in train"]["exact"] == 0
+    result = run(PrepareConfig(output=tmp_path / "clusters", split_by="cluster", test=0.1, **settings))
+    pairs = json.loads((result.folder / "leakage.json").read_text())["corpus"]["pairs"].values()
+    assert [pair["exact"] + pair["reverse_complement"] + pair["shared_kmer"] for pair in pairs] == [0, 0, 0]
+
+
+def write(path, text):
+    path.write_text(text)
+    return path
+
+
+@contextmanager
+def peak_memory():
+    """Give a function that returns by how many bytes anonymous memory grew at most inside the block."""
+
+    def used():
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+
+    def watch():
+        while not done.wait(0.01):
+            seen.append(used())
+
+    seen, done = [used()], threading.Event()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    yield lambda: max(seen) - seen[0]
+    done.set()
+    watcher.join()
+
+
+def test_case_gives_real_labels_away(tmp_path):
+    """Logistic regression on the 3-mers of E. coli promoters: perfect with case kept, honest without."""
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_auc_score
+
+    names = ("negative", "positive")
+    classes = {name: shared(f"promoters/ecoli/regulondb93_{name}2860.fa.gz") for name in names}
+    config = PrepareConfig(
+        output=tmp_path / "out", classes=classes, duplicate_ids="rename", validation=0, test=0.3
+    )
+    result = run(config)
+    assert result.manifest["counts"]["case_separates_labels"] is True
+    corpus = load_from_disk(str(result.folder))
+    raw = {}
+    for path in classes.values():
+        lines = gzip.decompress(path.read_bytes()).decode().split(">")[1:]
+        texts = ["".join(record.split("\n")[1:]) for record in lines]
+        raw |= {text.upper(): text for text in texts}
+    scores = {}
+    for kind in ("kept", "folded"):
+        texts = {name: list(rows["sequence"]) for name, rows in corpus.items()}
+        if kind == "kept":
+            texts = {name: [raw[text] for text in of] for name, of in texts.items()}
+        counter = CountVectorizer(analyzer="char", ngram_range=(3, 3), lowercase=False)
+        model = LogisticRegression(max_iter=300).fit(
+            counter.fit_transform(texts["train"]), corpus["train"]["label"]
+        )
+        found = model.predict_proba(counter.transform(texts["test"]))[:, 1]
+        scores[kind] = roc_auc_score(corpus["test"]["label"], found)
+    assert scores["kept"] > 0.99
+    assert 0.7 < scores["folded"] < 0.95
+
+
+def test_similar_real_promoters_stay_together(tmp_path):
+    """986 of the 2860 promoters share 30 bases with another; no cluster of them is torn apart."""
+    path = shared("promoters/ecoli/regulondb93_positive2860.fa.gz")
+    settings = {"split_by": "cluster", "duplicate_ids": "rename", "deduplicate": False, "test": 0.2}
+    result = run(PrepareConfig(output=tmp_path / "out", input=[path], **settings))
+    clusters = {name: list(split["cluster"]) for name, split in load_from_disk(str(result.folder)).items()}
+    sizes = np.unique(np.concatenate(list(clusters.values())), return_counts=True)[1]
+    assert sizes.sum() == 2860
+    assert sizes[sizes > 1].sum() == 986
+    assert sum(len(set(of)) for of in clusters.values()) == len(sizes)
+
+
+def test_memory_does_not_grow_with_a_line(tmp_path):
+    """64 million bases in one line take less memory than that."""
+    rng = np.random.default_rng(0)
+    with (tmp_path / "long.fa").open("wb") as file:
+        file.write(b">one\n")
+        for _ in range(16):
+            file.write(
+                np.frombuffer(b"ACGT", np.uint8)[rng.integers(0, 4, 1 << 22, dtype=np.uint8)].tobytes()
+            )
+    run(PrepareConfig(output=tmp_path / "warm", input=[write(tmp_path / "s.fa", ">a\nACGT\n")], **WHOLE))
+    settings = {"block": 10_000, "split_by": "sequence", **WHOLE}
+    with peak_memory() as peak:
+        run(PrepareConfig(output=tmp_path / "out", input=[tmp_path / "long.fa"], **settings))
+    assert peak() < 48 << 20

@@ -1,5 +1,6 @@
 """The README's commands, run as they stand on small files (only the number of steps is lowered)."""
 
+import json
 import os
 import random
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+STAGES = ("prepare", "tokenize", "pretrain", "evaluate")
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BIN = Path(sys.executable).parent
@@ -36,6 +38,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     letters = random.Random(0).choices("ACGT", k=120_000)
     (path / "genome.fna").write_text(">chromosome\n" + "".join(letters) + "\n")
     subprocess.run(["gzip", str(path / "genome.fna")], check=True)
+    genes = [f"chromosome\t.\tgene\t{2000 * i}\t{2000 * i + 900}\t.\t+\t.\tID=g{i}\n" for i in range(1, 41)]
+    (path / "genes.gff").write_text("".join(genes))
     for name in ("positive.fa.gz", "negative.fa.gz", "family.a3m", "structure.pdb"):
         (path / name).write_text(">x\nACGT\n")
     return path
@@ -61,11 +65,14 @@ def test_commands_that_run_a_workflow_resolve(words, folder):
 
 
 def test_one_stage_at_a_time_then_several_processes(folder):
-    stages = [w for w in commands() if w[0] == "strandlm" and w[1] in ("prepare", "tokenize", "pretrain")]
-    assert [words[1] for words in stages] == ["prepare", "tokenize", "pretrain"]
+    stages = [w for w in commands() if w[0] == "strandlm" and w[1] in STAGES]
+    assert [words[1] for words in stages] == ["prepare", "tokenize", "pretrain", "evaluate", "prepare"]
     for words in stages:
         run([*strandlm(words), *(SMALL if words[1] == "pretrain" else [])], folder)
     assert (folder / "model" / "model.safetensors").is_file()
+    assert "chromosome" in (folder / "bits" / "scores.tsv").read_text()
+    rows = json.loads((folder / "gene-starts" / "manifest.json").read_text())["counts"]["kept"]
+    assert rows == {"rows": 40, "letters": 40 * 81}
 
     launched = [words for words in commands() if "pipeline.pretrain" in words]
     assert {words[0] for words in launched} == {"accelerate", "torchrun"}
@@ -91,7 +98,7 @@ def test_the_python_lines_load_checkpoints(folder, tiny_model, tokenizer_folder,
     for name, network in networks.items():
         network.save_pretrained(tmp_path / "demo-run" / name)
         tokenizer = load_tokenizer(tokenizer_folder("dna-1mer"))
-        save_tokenizer(tokenizer, tmp_path / "demo-run" / name, "dna", 1, False)
+        save_tokenizer(tokenizer, tmp_path / "demo-run" / name)
     run([sys.executable, "-c", code], tmp_path)
 
 

@@ -481,7 +481,7 @@ def test_every_stage_asks_a_cluster_for_what_it_needs(tmp_path):
         resources = dict(re.findall(r"(\w+)=([^,\s]+)", jobs[name]))
         assert int(resources["mem_mb"]) >= 1000
         assert int(resources["runtime"]) >= 10
-        assert ("gpu" in resources) == (name in ("pretrain", "finetune")), name
+        assert ("gpu" in resources) == (name in ("pretrain", "evaluate", "finetune")), name
     assert "threads: 2" in jobs["pretrain"]
 
 

@@ -1,5 +1,6 @@
-"""The corpus folder that prepare writes, as its readers need it."""
+"""The corpus folder that prepare writes, and how folders of splits are written and read."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,9 +8,44 @@ from pipeline.artifacts import read_manifest
 from pipeline.errors import UserError
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
+    import numpy as np
+    import pyarrow as pa
+    from datasets import Dataset, DatasetDict, Features
 
 RESERVED = ("id", "label")
+
+
+def save_splits(
+    folder: Path,
+    splits: Mapping[str, "pa.Table"],
+    features: "Features",
+    digest: bytes,
+    rows: Mapping[str, "np.ndarray"] | None = None,
+) -> None:
+    """Write tables that lie on disk as a ``DatasetDict``, with the memory of a batch of rows.
+
+    Args:
+        folder: where to.
+        splits: the table of each split; empty splits are left out.
+        features: types of the columns.
+        digest: stands for the content of the tables; the same content gives the same bytes.
+        rows: numbers of the rows of each split, if not all of the table, in order.
+    """
+    import xxhash
+    from datasets import Dataset, DatasetDict, DatasetInfo, NamedSplit, disable_progress_bars
+
+    disable_progress_bars()
+    written = {}
+    for name, table in splits.items():
+        chosen = None if rows is None else rows[name]
+        mark = xxhash.xxh3_64(digest + name.encode() + (b"" if chosen is None else chosen.tobytes()))
+        info = DatasetInfo(features=features)
+        dataset = Dataset(table, info, NamedSplit(name), fingerprint=mark.hexdigest())
+        if chosen is not None:
+            dataset = dataset.select(chosen, keep_in_memory=True, new_fingerprint=mark.hexdigest())
+        if len(dataset):
+            written[name] = dataset
+    DatasetDict(written).save_to_disk(folder)
 
 
 def load_corpus(folder: Path, key: str = "data") -> "DatasetDict":

@@ -2,17 +2,25 @@
 
 import itertools
 import json
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from pipeline.config import Alphabet, LettersConfig
 from pipeline.errors import UserError
 from pipeline.resources import resource
+from pipeline.sequences.alphabets import DEFAULTS
 
 DNA_SPECIALS = ("<pad>", "<unk>", "<cls>", "<eos>", "<mask>")
 DNA_LETTERS = "ACGTN"
 # Numbered as ESM-2 numbers them (Lin et al. 2023, doi:10.1126/science.ade2574), so that its weights fit.
 PROTEIN_TOKENS = ("<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>")
 RESIDUES = "LAGVSERTIDPKQNFYMHWC"
+# Overlapping k-mers of up to this many letters are rules of a tokenizer.json; Python is faster from then on.
+RULES_UP_TO = 4
+FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
+Units = Literal["k-mers", "codons", "byte-pairs"]
 
 
 def kmer_vocabulary(k: int) -> dict[str, int]:
@@ -21,75 +29,131 @@ def kmer_vocabulary(k: int) -> dict[str, int]:
     return {token: i for i, token in enumerate((*DNA_SPECIALS, *DNA_LETTERS, *kmers))}
 
 
-def _fast(vocabulary: dict[str, int], split: str, normalizers: list, max_length: int):
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-    from tokenizers import normalizers as norm
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.normalizer = norm.Sequence(normalizers)
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(split), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<cls> $A <eos>",
-        pair="<cls> $A <eos> $B <eos>",
-        special_tokens=[(token, vocabulary[token]) for token in ("<cls>", "<eos>")],
-    )
-    names = {f"{name}_token": f"<{name}>" for name in ("pad", "unk", "cls", "eos", "mask")}
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        model_max_length=max_length,
-        model_input_names=["input_ids", "attention_mask"],
-        clean_up_tokenization_spaces=False,
-        **names,
-    )
+def byte_pair_vocabulary(merges: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """Return token -> id: specials, single letters, then what each merge makes, in the order learnt."""
+    pieces = dict.fromkeys(left + right for left, right in merges)
+    return {token: i for i, token in enumerate((*DNA_SPECIALS, *DNA_LETTERS, *pieces))}
 
 
-def _fold(letters: str) -> list:
-    from tokenizers import normalizers as norm
-
-    return [norm.Replace(letter.lower(), letter) for letter in letters]
-
-
-def build_tokenizer(alphabet: str, k: int, overlapping: bool, max_length: int):
-    """Return a Hugging Face tokenizer.
+def build_tokenizer(
+    alphabet: Alphabet,
+    k: int,
+    overlapping: bool,
+    max_length: int,
+    *,
+    units: Units = "k-mers",
+    letters: LettersConfig = DEFAULTS,
+    merges: Sequence[tuple[str, str]] = (),
+    trained_on: dict[str, Any] | None = None,
+):
+    """Return a Hugging Face tokenizer, which knows what the fast encoder needs to know of it.
 
     Args:
         alphabet: dna or protein.
-        k: letters in a token, 1 to 8; 1 for proteins.
+        k: letters in a token, 1 to 8; 1 for proteins, 3 for codons; not read for byte pairs.
         overlapping: one token for every base (k > 1) instead of one for every k bases.
         max_length: context in tokens, specials included.
-    """
-    from tokenizers import Regex
-    from tokenizers import normalizers as norm
+        units: k-mers, codons in frame from the first base, or byte pairs.
+        letters: what becomes of letters that are not read as they are.
+        merges: byte pairs, in the order learnt.
+        trained_on: byte pairs: where they were learnt, for the tokenizer's config.
 
-    if alphabet == "protein":
-        if k > 1 or overlapping:
-            raise UserError(f"k: {k}: protein tokenizers have one token for each residue; set k to 1")
-        vocabulary = {token: i for i, token in enumerate(PROTEIN_TOKENS)}
-        rules = [*_fold("LAGVSERTIDPKQNFYMHWCXBUZOJ"), norm.Replace("J", "X"), norm.Replace(" ", "")]
-        return _fast(vocabulary, ".", rules, max_length)
-    if overlapping and k > 1:
+    Raises:
+        UserError: proteins with tokens of several residues.
+    """
+    if alphabet == "protein" and (k > 1 or overlapping or units != "k-mers"):
+        what = f"k: {k}" if units == "k-mers" else f"units: {units}"
+        raise UserError(f"{what}: protein tokenizers have one token for each residue; set k to 1")
+    facts = {
+        "alphabet": alphabet,
+        "k": None if units == "byte-pairs" else k,
+        "overlapping": overlapping,
+        "units": units,
+        "letters": letters.model_dump(),
+        "model_max_length": max_length,
+        "clean_up_tokenization_spaces": False,
+    }
+    if overlapping and k > RULES_UP_TO:
         from pipeline.model import KmerTokenizer
 
-        return KmerTokenizer(vocab=kmer_vocabulary(k), k=k, model_max_length=max_length)
-    rules = [
-        *_fold(DNA_LETTERS),
-        norm.Replace(Regex("[Uu]"), "T"),
-        norm.Replace(Regex("[RYSWKMBDHVryswkmbdhv]"), "N"),
-        norm.Replace(" ", ""),
-    ]
-    split = f"[ACGT]{{{k}}}|." if k > 1 else "."
-    return _fast(kmer_vocabulary(k), split, rules, max_length)
+        return KmerTokenizer(vocab=kmer_vocabulary(k), **facts)
+    if trained_on is not None:
+        facts["trained_on"] = trained_on
+    return _from_rules(_model(alphabet, k, units, letters, merges), facts)
 
 
-def save_tokenizer(tokenizer: Any, folder: Path, alphabet: str, k: int, overlapping: bool) -> None:
-    """Write a tokenizer, its source if it has one of its own, and the facts that the fast encoder needs."""
+def _model(alphabet: Alphabet, k: int, units: Units, letters: LettersConfig, merges: Sequence):
+    from tokenizers import models
+
+    from pipeline.tokens.rules import unknown_token
+
+    if units == "byte-pairs":
+        return models.BPE(byte_pair_vocabulary(merges), list(merges), unk_token="<unk>")
+    names = {token: i for i, token in enumerate(PROTEIN_TOKENS)}
+    vocabulary = names if alphabet == "protein" else kmer_vocabulary(k)
+    return models.WordLevel(vocabulary, unk_token=unknown_token(alphabet, letters))
+
+
+def _from_rules(model: Any, facts: dict[str, Any]):
+    from tokenizers import Tokenizer, processors
+    from transformers import PreTrainedTokenizerFast
+
+    from pipeline.tokens import rules
+
+    k, overlapping = facts["k"], facts["overlapping"]
+    tokenizer = Tokenizer(model)
+    width = k if overlapping else 1
+    tokenizer.normalizer = rules.reading(facts["alphabet"], LettersConfig(**facts["letters"]), width)
+    tokenizer.pre_tokenizer = rules.cut(facts["units"], k, overlapping)
+    tokenizer.decoder = rules.joining(width)
+    tokenizer.add_special_tokens(rules.added_tokens())
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<cls> $A <eos>",
+        pair="<cls> $A <eos> $B <eos>",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("<cls>", "<eos>")],
+    )
+    names = {f"{name}_token": f"<{name}>" for name in rules.SPECIALS}
+    inputs = ["input_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **names, **facts)
+
+
+def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Write a tokenizer, its source if it has one of its own, and the facts that it carries."""
     tokenizer.save_pretrained(folder)
-    path = folder / "tokenizer_config.json"
-    config = json.loads(path.read_text())
-    config |= {"alphabet": alphabet, "k": k, "overlapping": overlapping}
-    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def retarget(source: Path, target: Path, letters: LettersConfig) -> None:
+    """Write the tokenizer of a folder (or checkpoint) once more, as JSON, with another policy for letters.
+
+    Where the policy is the same, the files are copied as they are.
+
+    Args:
+        source: folder of a tokenizer of ours.
+        target: folder to write, which may exist.
+        letters: the policy of the corpus that the tokenizer is for.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+    facts = json.loads((source / "tokenizer_config.json").read_text())
+    if facts["letters"] == letters.model_dump():
+        return
+    tokenizer = load_tokenizer(source, letters=letters.model_dump())
+    if tokenizer.is_fast:
+        _change_rules(tokenizer, facts, letters)
+    tokenizer.save_pretrained(target)
+    for code in target.glob("*.py"):
+        code.unlink()
+
+
+def _change_rules(tokenizer: Any, facts: dict[str, Any], letters: LettersConfig) -> None:
+    from pipeline.tokens import rules
+
+    backend, width = tokenizer.backend_tokenizer, facts["k"] if facts["overlapping"] else 1
+    backend.normalizer = rules.reading(facts["alphabet"], letters, width)
+    if facts["alphabet"] == "protein":
+        backend.model.unk_token = rules.unknown_token("protein", letters)
 
 
 def find_tokenizer(name: str) -> Path:
@@ -106,10 +170,10 @@ def find_tokenizer(name: str) -> Path:
     raise UserError(f"tokenizer: {name!r} is neither a tokenizer folder nor one of {known}")
 
 
-def load_tokenizer(folder: Path):
-    """Return the Hugging Face tokenizer of a folder (or checkpoint) of ours."""
+def load_tokenizer(folder: Path, **changes: Any):
+    """Return the Hugging Face tokenizer of a folder (or checkpoint) of ours, some facts changed."""
     from transformers import AutoTokenizer
 
     import pipeline.model  # noqa: F401  registers our classes
 
-    return AutoTokenizer.from_pretrained(folder.absolute())
+    return AutoTokenizer.from_pretrained(folder.absolute(), **changes)

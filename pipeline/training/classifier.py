@@ -1,23 +1,33 @@
 """Sequences as batches for a classifier, and a classifier's scores, by the same road in every stage."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+from pipeline.config import EmbedConfig, LettersConfig, PredictConfig
 from pipeline.errors import UserError
-from pipeline.tokens.kmers import KmerCodec
+from pipeline.tokens.kmers import Codec, codec_of, read_facts
+from pipeline.tokens.windows import Context
+
+OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 
 
-def encode(sequence: str, codec: KmerCodec) -> np.ndarray:
-    """Return the ids (T,) of a cleaned sequence, framed by special tokens."""
-    ids = codec.tokens(codec.codes(sequence)).ids
+def frame(ids: np.ndarray, codec: Codec) -> np.ndarray:
+    """Return the ids (T,) of tokens between special tokens."""
     return np.concatenate(([codec.special("cls")], ids, [codec.special("eos")]))
 
 
-def pad(pieces: Sequence[np.ndarray], codec: KmerCodec) -> dict[str, torch.Tensor]:
+def encode(sequence: str, codec: Codec) -> np.ndarray:
+    """Return the ids (T,) of a cleaned sequence, framed by special tokens."""
+    return frame(codec.tokens(codec.codes(sequence)).ids, codec)
+
+
+def pad(pieces: Sequence[np.ndarray], codec: Codec) -> dict[str, torch.Tensor]:
     """Return ``input_ids`` and ``attention_mask`` (B, L) of encoded sequences."""
     width = max(len(piece) for piece in pieces)
     ids = np.full((len(pieces), width), codec.special("pad"), np.int64)
@@ -33,33 +43,62 @@ def by_length(pieces: Sequence[np.ndarray], size: int) -> list[list[int]]:
     return [order[i : i + size] for i in range(0, len(order), size)]
 
 
-def check_lengths(sequences: Sequence[tuple[str, str]], codec: KmerCodec, longest: int) -> None:
+def check_lengths(sequences: Sequence[tuple[str, str]], codec: Codec, longest: int) -> None:
     """Refuse (id, sequence) pairs that do not fit into the model's context, instead of cutting them.
 
     Raises:
-        UserError: names the first such record, its length, and how much fits.
+        UserError: names the first such record, its length, and how much of it fits.
     """
-    for name, sequence in sequences:
-        if len(sequence) + 2 > longest and (tokens := len(encode(sequence, codec)) - 2) > longest - 2:
-            room = longest - 2
-            letters = room + codec.k - 1 if codec.stride == 1 else room * codec.k
-            raise UserError(
-                f"record {name!r}: {len(sequence)} letters are {tokens} tokens, more than the model's {room} "
-                f"(up to {letters} letters); cut it into windows"
-            )
+    Context(codec, longest - 2).check(sequences, "cut it into windows")
 
 
 @torch.no_grad()
-def class_logits(model, codec: KmerCodec, sequences: Sequence[str], batch_size: int) -> np.ndarray:
-    """Return the logits (N, C) of cleaned sequences, in their order."""
+def outputs_of(
+    model, codec: Codec, windows: Sequence[np.ndarray], batch_size: int, **settings: Any
+) -> Iterator[tuple[list[int], Any]]:
+    """Yield batches of windows, as places in ``windows``, each with what the model says of it.
+
+    Args:
+        model: any network of ours.
+        codec: codec of its tokenizer.
+        windows: ids (T,) of tokens, without specials.
+        batch_size: windows read at once, similar lengths together.
+        **settings: passed to the model.
+    """
     model.eval()
     device = next(model.parameters()).device
-    pieces = [encode(sequence, codec) for sequence in sequences]
-    logits = np.empty((len(pieces), model.config.num_labels), np.float32)
-    for batch in by_length(pieces, batch_size):
-        inputs = {name: value.to(device) for name, value in pad([pieces[i] for i in batch], codec).items()}
-        logits[batch] = model(**inputs).logits.float().cpu().numpy()
+    for batch in by_length(windows, batch_size):
+        inputs = pad([frame(windows[i], codec) for i in batch], codec)
+        yield batch, model(**{name: value.to(device) for name, value in inputs.items()}, **settings)
+
+
+def window_logits(model, codec: Codec, windows: Sequence[np.ndarray], batch_size: int) -> np.ndarray:
+    """Return the logits (N, C) of windows, each the ids (T,) of tokens without specials, in their order."""
+    logits = np.empty((len(windows), model.config.num_labels), np.float32)
+    for batch, outputs in outputs_of(model, codec, windows, batch_size):
+        logits[batch] = outputs.logits.float().cpu().numpy()
     return logits
+
+
+def class_logits(model, codec: Codec, sequences: Sequence[str], batch_size: int) -> np.ndarray:
+    """Return the logits (N, C) of cleaned sequences that fit into the model's context, in their order."""
+    windows = [codec.tokens(codec.codes(sequence)).ids for sequence in sequences]
+    return window_logits(model, codec, windows, batch_size)
+
+
+@contextmanager
+def enough_memory(batch_size: int) -> Iterator[None]:
+    """Tell in a line that memory did not suffice for a batch.
+
+    Raises:
+        UserError: it did not; names the setting that helps.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not any(words in str(error) for words in OUT_OF_MEMORY):
+            raise
+        raise UserError(f"batch_size: {batch_size}: out of memory; pass a smaller --batch-size") from None
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -87,6 +126,27 @@ def check_checkpoint(folder: Path, stage: str) -> None:
         raise UserError(f"checkpoint: {folder}: a {kind} model; pass one of the strand architecture")
 
 
+def load_records(
+    config: PredictConfig | EmbedConfig, model, codec: Codec
+) -> tuple[list[tuple[str, str]], Context]:
+    """Return (id, clean sequence) of every input, and the context that a checkpoint reads them in.
+
+    Letters are read as the checkpoint's tokenizer reads them.
+
+    Raises:
+        UserError: a file or record cannot be read, or is too long and ``long_sequences`` says nothing else.
+    """
+    from pipeline.sequences.readers import load_sequences
+
+    size = model.config.max_position_embeddings - 2
+    context = Context(codec, size, config.long_sequences, config.overlap)
+    letters = LettersConfig(**read_facts(config.checkpoint).get("letters", {}))
+    columns = config.sequence_column, config.id_column
+    records = load_sequences(config.input, codec.alphabet, letters, *columns)
+    context.check(records)
+    return records, context
+
+
 def load_classifier(checkpoint: Path):
     """Return a sequence classifier and its codec.
 
@@ -106,4 +166,4 @@ def load_classifier(checkpoint: Path):
     )
     if report["missing_keys"]:
         raise UserError(f"checkpoint: {checkpoint} holds no trained classifier; run strandlm finetune on it")
-    return model.eval(), KmerCodec.of(checkpoint)
+    return model.eval(), codec_of(checkpoint)

@@ -1,14 +1,16 @@
 """What a batch asks of the network: hidden letters of windows, or every letter of aligned rows."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 import torch
 
 from pipeline.config import MaskingConfig
-from pipeline.tokens.kmers import KmerCodec
-from pipeline.tokens.masking import IGNORED, generator, mask_window
+from pipeline.keyed import keys
+from pipeline.tokens.kmers import Codec
+from pipeline.tokens.masking import Masked, mask_batch
 from pipeline.tokens.store import TokenSplit
 from pipeline.training.plan import Window
 
@@ -53,47 +55,47 @@ class MaskedObjective:
     """Hidden runs of letters are to be predicted (Devlin et al. 2019, arXiv:1810.04805, in letters)."""
 
     split: TokenSplit
-    codec: KmerCodec
+    codec: Codec
     masking: MaskingConfig
     seed: int
     hidden: int = 0
     letters: int = 0
-    runs: np.ndarray = field(default_factory=lambda: np.zeros(3, int))
+    fates: np.ndarray = field(default_factory=lambda: np.zeros(3, int))
 
-    def _window(self, window: Window):
+    def _codes(self, window: Window) -> np.ndarray:
         codes = self.codec.codes_of_track(self.split.slice(window.record, window.start, window.length))
-        if window.reverse:
-            codes = np.where(codes < 4, 3 - codes, codes)[::-1]
-        key = (MASKS, self.seed, window.epoch, window.record, window.start, int(window.reverse))
-        masked = mask_window(codes, self.codec, self.masking, generator(*key))
-        self.hidden += int(masked.hidden.sum())
-        self.letters += window.length
-        self.runs += masked.runs
-        return masked
+        return np.where(codes < 4, 3 - codes, codes)[::-1] if window.reverse else codes
 
     def batch(self, windows: list[Window]) -> Batch:
         """Return the windows masked, framed by special tokens and padded."""
-        pieces = [self._window(window) for window in windows]
-        width = max(len(piece.ids) for piece in pieces) + 2
-        ids = np.full((len(pieces), width), self.codec.special("pad"), np.int64)
-        labels = np.full((len(pieces), width), IGNORED, np.int64)
-        ids[:, 0] = self.codec.special("cls")
-        for row, piece in enumerate(pieces):
-            n = len(piece.ids)
-            ids[row, 1 : n + 1], labels[row, 1 : n + 1] = piece.ids, piece.labels
-            ids[row, n + 1] = self.codec.special("eos")
-        positions = np.flatnonzero(labels.ravel() != IGNORED)
-        return _tensors(
-            ids,
-            ids != self.codec.special("pad"),
-            positions,
-            labels.ravel()[positions],
-            np.ones(len(positions)),
-        )
+        parts = np.array([(w.epoch, w.record, w.start, w.reverse, w.occurrence) for w in windows])
+        key_B = keys(MASKS, self.seed, *parts.T)
+        truth = self.codec.batch([self._codes(window) for window in windows])
+        masked = mask_batch(truth, self.codec, self.masking, key_B)
+        self.hidden += len(masked.hidden)
+        self.letters += sum(window.length for window in windows)
+        self.fates += np.bincount(masked.fates, minlength=3)
+        ids, real = pad(masked.ids, masked.truth.offsets, self.codec.special("pad"))
+        row = np.searchsorted(masked.truth.offsets, masked.targets, side="right") - 1
+        positions = masked.targets - masked.truth.offsets[row] + row * ids.shape[1]
+        return _tensors(ids, real, positions, masked.labels, self._weights(windows, masked))
+
+    def _weights(self, windows: list[Window], masked: Masked) -> np.ndarray:
+        """Return what each target counts: less by the share of its letters that are soft-masked."""
+        light = 1 - self.masking.soft_mask_weight
+        if light == 0:
+            return np.ones(len(masked.targets))
+        soft_L = np.zeros(len(masked.truth.codes), int)
+        for window, begin in zip(windows, masked.truth.begins, strict=True):
+            soft = self.split.soft_letters(window.record, window.start, window.length)
+            soft_L[begin : begin + window.length] = soft[::-1] if window.reverse else soft
+        before = np.concatenate(([0], np.cumsum(soft_L)))
+        starts, spans = masked.truth.starts[masked.targets], masked.truth.spans[masked.targets]
+        return 1 - light * (before[starts + spans] - before[starts]) / spans
 
     def shares(self) -> dict[str, float]:
         """Return the share of letters hidden so far, and of runs masked, replaced and kept."""
-        masked, replaced, kept = self.runs / max(1, self.runs.sum())
+        masked, replaced, kept = self.fates / max(1, self.fates.sum())
         return {
             "hidden": self.hidden / max(1, self.letters),
             "masked": float(masked),
@@ -107,7 +109,7 @@ class AlignedObjective:
     """Every residue of an aligned row is to be predicted from the others; gaps are never asked for."""
 
     split: TokenSplit
-    codec: KmerCodec
+    codec: Codec
     row_weights: np.ndarray
 
     def batch(self, windows: list[Window]) -> Batch:
@@ -117,6 +119,15 @@ class AlignedObjective:
         weights = np.repeat(self.row_weights[[w.record for w in windows]], ids.shape[1])
         positions = np.flatnonzero(real.ravel())
         return _tensors(ids, np.ones_like(ids), positions, ids.ravel()[positions], weights[positions])
+
+
+def pad(ids: np.ndarray, offsets: np.ndarray, filler: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows (B, L) of the ids that lie end to end, and which of their places are real."""
+    lengths = np.diff(offsets)
+    rows = np.full((len(lengths), lengths.max()), filler, np.int64)
+    for row, (begin, end) in enumerate(pairwise(offsets)):
+        rows[row, : end - begin] = ids[begin:end]
+    return rows, np.arange(rows.shape[1]) < lengths[:, None]
 
 
 def _tensors(ids, attention_mask, positions, labels, weights) -> Batch:

@@ -9,20 +9,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.tokens.masking import generator
+from pipeline.keyed import generator
 
 ORDER, STRAND = 1, 2
 
 
 @dataclass(frozen=True)
 class Window:
-    """Letters [start, start + length) of a record, on one strand, in one epoch."""
+    """Letters [start, start + length) of a record, on one strand, for the n-th time in an epoch."""
 
     epoch: int
     record: int
     start: int
     length: int
     reverse: bool
+    occurrence: int = 0
 
 
 def _epoch(lengths: np.ndarray, window: int, both_strands: bool, seed: int, epoch: int) -> list[Window]:

@@ -1,9 +1,27 @@
+import numpy as np
+import pyarrow as pa
 import pytest
+from datasets import Features, Value, load_from_disk
 
 import pipeline.prepare
 from pipeline.config import PrepareConfig
 from pipeline.errors import UserError
-from pipeline.sequences.corpus import check_alphabet, classes, load_corpus
+from pipeline.sequences.corpus import check_alphabet, classes, load_corpus, save_splits
+
+
+def test_rows_of_a_table_on_disk_are_written_in_the_order_given(tmp_path):
+    table = pa.table({"id": ["a", "b", "c", "d"], "n": [1, 2, 3, 4]})
+    features = Features({"id": Value("string"), "n": Value("int64")})
+    rows = {"train": np.array([3, 0]), "test": np.array([2]), "validation": np.array([], int)}
+    for name in ("one", "two"):
+        save_splits(tmp_path / name, dict.fromkeys(rows, table), features, b"content", rows)
+    written = load_from_disk(str(tmp_path / "one"))
+    assert {name: split["id"][:] for name, split in written.items()} == {"train": ["d", "a"], "test": ["c"]}
+    for path in (tmp_path / "one").rglob("*"):
+        if path.is_file():
+            assert path.read_bytes() == (tmp_path / "two" / path.relative_to(tmp_path / "one")).read_bytes()
+    save_splits(tmp_path / "whole", {"train": table}, features, b"content")
+    assert load_from_disk(str(tmp_path / "whole"))["train"]["n"][:] == [1, 2, 3, 4]
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,16 @@
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.config import MaskingConfig
+from pipeline.errors import UserError
+from pipeline.keyed import keys
+from pipeline.tokens.bytepairs import BytePairCodec
 from pipeline.tokens.kmers import KmerCodec
-from pipeline.tokens.masking import IGNORED, generator, mask_window, place_runs
+from pipeline.tokens.masking import check_masking, mask_batch, place_runs
 
 SCHEMES = [(1, True), (1, False), (3, True), (3, False), (6, True), (6, False)]
 PURE = {
@@ -13,6 +18,29 @@ PURE = {
     "replace": MaskingConfig(replace=1, keep=0),
     "keep": MaskingConfig(replace=0, keep=1),
 }
+
+
+IGNORED = -100
+
+
+@dataclass
+class Window:
+    ids: np.ndarray
+    labels: np.ndarray
+    hidden: np.ndarray
+    runs: np.ndarray
+
+
+def mask_window(codes, codec, masking, *key):
+    """One window masked, without its special tokens, labels at every token."""
+    masked = mask_batch(codec.batch([codes]), codec, masking, keys(*key))
+    labels = np.full(len(masked.ids), IGNORED)
+    labels[masked.targets] = masked.labels
+    runs = np.bincount(masked.fates, minlength=3)
+    hidden = np.zeros(len(codes) + 2, bool)
+    hidden[masked.hidden] = True
+    assert hidden.sum() == len(masked.hidden)
+    return Window(masked.ids[1:-1], labels[1:-1], hidden[1:-1], runs)
 
 
 def random_dna(key, length=500, unknown=0.0):
@@ -39,16 +67,15 @@ def stretches(hidden):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_no_visible_token_covers_a_masked_base(scheme):
+def test_the_hidden_bases_are_those_that_no_visible_token_covers(scheme):
     codec = KmerCodec("dna", *scheme)
-    for key in range(40):
-        codes = random_dna(key, unknown=0.02)
-        masked = mask_window(codes, codec, PURE["mask"], generator(key))
+    for key in range(160):
+        codes = random_dna(key, 500 if key < 40 else 1 + key % 40, unknown=0.02 if key < 100 else 0.1)
+        masked = mask_window(codes, codec, PURE["mask"], key)
         said = read_visible(masked, codec, codes)
-        assert masked.hidden.any()
+        assert masked.hidden.any() or codes.min() == 4
         for place in range(len(codes)):
-            assert not (masked.hidden[place] and said[place]), "a masked base can be read"
-            assert said[place] <= {codes[place]}
+            assert said[place] == (set() if masked.hidden[place] else {codes[place]})
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -56,7 +83,7 @@ def test_visible_tokens_over_a_replaced_run_tell_the_replacement_and_not_the_tru
     codec, agree, asked = KmerCodec("dna", *scheme), 0, 0
     for key in range(60):
         codes = random_dna(key)
-        masked = mask_window(codes, codec, PURE["replace"], generator(key))
+        masked = mask_window(codes, codec, PURE["replace"], key)
         assert codec.special("mask") not in masked.ids
         said = read_visible(masked, codec, codes)
         assert all(len(letters) == 1 for letters in said), "tokens disagree on a base"
@@ -72,7 +99,7 @@ def test_visible_tokens_over_a_replaced_run_tell_the_replacement_and_not_the_tru
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_kept_runs_show_the_truth_and_are_still_asked_for(scheme):
     codec, codes = KmerCodec("dna", *scheme), random_dna(5)
-    masked = mask_window(codes, codec, PURE["keep"], generator(5))
+    masked = mask_window(codes, codec, PURE["keep"], 5)
     assert np.array_equal(masked.ids, codec.tokens(codes).ids)
     assert (masked.labels != IGNORED).any()
 
@@ -83,7 +110,7 @@ def test_one_fate_is_drawn_for_a_whole_run(k):
     codec, runs, fates = KmerCodec("dna", k, True), 0, np.zeros(3, int)
     for key in range(150):
         codes = random_dna(key)
-        masked = mask_window(codes, codec, MaskingConfig(replace=0.3, keep=0.3), generator(key))
+        masked = mask_window(codes, codec, MaskingConfig(replace=0.3, keep=0.3), key)
         said = read_visible(masked, codec, codes)
         places = stretches(masked.hidden)
         assert (places[:, 1] - places[:, 0] == k).all()
@@ -103,10 +130,10 @@ def test_shares_of_hidden_bases_and_of_fates_are_the_configured_ones(scheme):
     fates = np.zeros(3, int)
     for key in range(windows):
         codes = random_dna(key)
-        masked = mask_window(codes, codec, masking, generator(9, key))
+        masked = mask_window(codes, codec, masking, 9, key)
         hidden += masked.hidden.sum()
         fates += masked.runs
-        all_masked = mask_window(codes, codec, PURE["mask"], generator(9, key))
+        all_masked = mask_window(codes, codec, PURE["mask"], 9, key)
         unreadable += sum(not said for said in read_visible(all_masked, codec, codes))
     assert abs(hidden / (500 * windows) - masking.fraction) < 0.01
     assert abs(unreadable / (500 * windows) - masking.fraction) < 0.01
@@ -120,11 +147,17 @@ def test_shares_of_hidden_bases_and_of_fates_are_the_configured_ones(scheme):
 def test_fraction_and_run_length_may_be_chosen(fraction, run):
     for scheme in ((1, False), (6, True)):
         codec, masking = KmerCodec("dna", *scheme), MaskingConfig(fraction=fraction, run=run)
-        share = np.mean(
-            [mask_window(random_dna(i), codec, masking, generator(i)).hidden.mean() for i in range(300)]
-        )
+        share = np.mean([mask_window(random_dna(i), codec, masking, i).hidden.mean() for i in range(300)])
         most = run / (run + codec.k)  # overlapping k-mers need k readable bases between two runs
         assert abs(share - min(fraction, most if codec.k > 1 else 1)) < 0.01
+
+
+@pytest.mark.parametrize("run", [None, 6, 12])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_run_has_the_length_asked_for(scheme, run):
+    codec = KmerCodec("dna", *scheme)
+    masked = mask_window(random_dna(0, 6000), codec, MaskingConfig(run=run), 1)
+    assert masked.hidden.sum() == masked.runs.sum() * (run or codec.k)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -134,7 +167,7 @@ def test_labels_are_true_tokens_that_touch_a_hidden_base_and_n_is_never_asked_fo
     codec = KmerCodec("dna", *scheme)
     codes = codec.codes(letters)
     truth = codec.tokens(codes)
-    masked = mask_window(codes, codec, MaskingConfig(), generator(key))
+    masked = mask_window(codes, codec, MaskingConfig(), key)
     for label, true, start, span in zip(masked.labels, truth.ids, truth.starts, truth.spans, strict=True):
         touches = masked.hidden[start : start + span].any()
         assert label == (true if touches else IGNORED)
@@ -150,7 +183,7 @@ def test_labels_are_true_tokens_that_touch_a_hidden_base_and_n_is_never_asked_fo
 def test_proteins_hide_residues_and_replace_them_by_residues():
     codec = KmerCodec("protein", 1, False)
     codes = np.random.default_rng(0).integers(0, len(codec.letters), 20_000).astype(np.uint8)
-    masked = mask_window(codes, codec, PURE["replace"], generator(0))
+    masked = mask_window(codes, codec, PURE["replace"], 0)
     changed = masked.ids != codec.tokens(codes).ids
     assert not (changed & ~masked.hidden).any()
     assert not masked.hidden[codes >= 20].any()
@@ -158,30 +191,81 @@ def test_proteins_hide_residues_and_replace_them_by_residues():
     assert abs(masked.hidden[codes < 20].mean() - 0.15) < 0.01
 
 
-def test_a_mask_is_a_function_of_its_key():
+def test_a_mask_is_a_function_of_its_key_and_not_of_its_batch():
     codec, codes = KmerCodec("dna", 6, True), random_dna(1)
-    again = [mask_window(codes, codec, MaskingConfig(), generator(7, 1, 2)) for _ in range(2)]
-    other = mask_window(codes, codec, MaskingConfig(), generator(7, 1, 3))
-    assert np.array_equal(again[0].ids, again[1].ids)
-    assert np.array_equal(again[0].labels, again[1].labels)
-    assert not np.array_equal(again[0].ids, other.ids)
-    assert generator(1, 23).random() != generator(12, 3).random()
-    assert (
-        generator(3, 4).integers(0, 1 << 62, 3).tolist() == generator(3, 4).integers(0, 1 << 62, 3).tolist()
-    )
+    others = [random_dna(2, 30), codes, random_dna(3, 700)]
+    alone = mask_window(codes, codec, MaskingConfig(), 7, 1, 2)
+    other = mask_window(codes, codec, MaskingConfig(), 7, 1, 3)
+    batch = mask_batch(codec.batch(others), codec, MaskingConfig(), keys(7, 1, np.array([9, 2, 8])))
+    begin, end = batch.truth.offsets[1:3]
+    assert np.array_equal(batch.ids[begin + 1 : end - 1], alone.ids)
+    asked = batch.targets[(batch.targets >= begin) & (batch.targets < end)] - begin - 1
+    assert np.array_equal(asked, np.flatnonzero(alone.labels != IGNORED))
+    assert not np.array_equal(alone.ids, other.ids)
 
 
+@pytest.mark.parametrize("run_lengths", ["fixed", "geometric"])
 @settings(max_examples=200, deadline=None)
 @given(
-    places=st.integers(1, 60),
+    places=st.lists(st.integers(1, 60), min_size=1, max_size=4),
     run=st.integers(1, 12),
     gap=st.integers(0, 8),
     fraction=st.floats(0.01, 0.99),
     key=st.integers(0, 99),
 )
-def test_runs_lie_inside_and_apart(places, run, gap, fraction, key):
-    starts = place_runs(places, run, gap, fraction, generator(key))
-    assert len(starts) >= 1
-    assert starts[0] >= 0
-    assert starts[-1] + min(run, places) <= places
-    assert (np.diff(starts) >= min(run, places) + gap).all()
+def test_runs_lie_inside_and_apart(run_lengths, places, run, gap, fraction, key):
+    masking = MaskingConfig(fraction=fraction, run_lengths=run_lengths)
+    key_B = keys(key, np.arange(len(places)))
+    runs = place_runs(np.array(places), masking, run, gap, key_B)
+    window, start, length = runs.window, runs.start, runs.length
+    assert set(window) == set(range(len(places)))
+    assert (length >= 1).all()
+    for number, size in enumerate(places):
+        of = window == number
+        assert start[of][0] >= 0
+        assert start[of][-1] + length[of][-1] <= size
+        assert (start[of][1:] >= start[of][:-1] + length[of][:-1] + gap).all()
+
+
+def test_geometric_runs_have_their_mean_and_fill_their_share():
+    places = np.full(400, 10_000)
+    masking = MaskingConfig(run_lengths="geometric")
+    runs = place_runs(places, masking, 4, 6, keys(1, np.arange(400)))
+    length = runs.length
+    assert abs(length.mean() - 4) < 0.05
+    assert abs((length == 1).mean() - 1 / 4) < 0.01
+    assert abs((length == 2).mean() - 3 / 16) < 0.01
+    assert np.bincount(runs.window, length) == pytest.approx(1500, abs=1)
+
+
+@pytest.mark.parametrize("name", ["mask", "replace", "keep"])
+def test_byte_pairs_hide_the_letters_of_whole_tokens(name, tokenizer_folder):
+    codec = BytePairCodec(tokenizer_folder("dna-bpe"))
+    windows = [random_dna(key, 300, unknown=0.01) for key in range(40)]
+    truth = codec.batch(windows)
+    masked = mask_batch(truth, codec, PURE[name], keys(3, np.arange(40)))
+    asked = np.zeros(len(truth.ids), bool)
+    asked[masked.targets] = True
+    assert np.array_equal(masked.ids[~asked], truth.ids[~asked])
+    assert np.array_equal(masked.labels, truth.ids[masked.targets])
+    covered = [range(truth.starts[i], truth.starts[i] + truth.spans[i]) for i in masked.targets]
+    assert masked.hidden.tolist() == [place for places in covered for place in places]
+    assert truth.codes[masked.hidden].max() < 4
+    assert len(masked.hidden) / sum(map(len, windows)) == pytest.approx(0.15, abs=0.02)
+    shown = masked.ids[asked]
+    if name == "mask":
+        assert set(shown) == {codec.special("mask")}
+    else:
+        assert np.array_equal(codec.spans[shown], truth.spans[masked.targets])
+        assert (
+            (shown == masked.labels).mean() == 1 if name == "keep" else (shown == masked.labels).mean() < 0.3
+        )
+
+
+def test_shares_that_cannot_be_had_are_refused():
+    check_masking(MaskingConfig(fraction=0.5), KmerCodec("dna", 6, True))
+    check_masking(MaskingConfig(fraction=0.9, run=1), KmerCodec("dna", 6, False))
+    with pytest.raises(UserError, match=r"fraction: 0.2: between runs of 1 bases 6 .* at most 0.14 can"):
+        check_masking(MaskingConfig(fraction=0.2, run=1), KmerCodec("dna", 6, True))
+    with pytest.raises(UserError, match=r"replace 0.6 and keep 0.5 are more than all runs"):
+        check_masking(MaskingConfig(replace=0.6, keep=0.5), KmerCodec("dna", 1, False))

@@ -9,43 +9,75 @@ import pipeline
 import pipeline.build_tokenizer
 import pipeline.encode
 from pipeline.artifacts import read_manifest
-from pipeline.config import BuildTokenizerConfig, TokenizeConfig
+from pipeline.config import BuildTokenizerConfig, LettersConfig, TokenizeConfig
 from pipeline.errors import UserError
-from pipeline.tokens.kmers import KmerCodec
+from pipeline.tokens.kmers import KmerCodec, codec_of, read_facts
 from pipeline.tokens.store import load_tokens
-from pipeline.tokens.vocabulary import build_tokenizer, find_tokenizer, load_tokenizer
+from pipeline.tokens.vocabulary import build_tokenizer, find_tokenizer, load_tokenizer, save_tokenizer
 
 FOLDERS = {
-    "dna-1mer": ("dna", 1, False, 10),
-    "dna-6mer": ("dna", 6, False, 4106),
-    "dna-3mer-overlap": ("dna", 3, True, 74),
-    "dna-6mer-overlap": ("dna", 6, True, 4106),
-    "protein": ("protein", 1, False, 33),
+    "dna-1mer": ({"k": 1}, 10),
+    "dna-6mer": ({"k": 6}, 4106),
+    "dna-3mer-overlap": ({"k": 3, "overlapping": True}, 74),
+    "dna-6mer-overlap": ({"k": 6, "overlapping": True}, 4106),
+    "codons": ({"units": "codons"}, 74),
+    "protein": ({"alphabet": "protein", "k": 1}, 33),
 }
+LEARNT = "dna-bpe"
 ROOT = Path(pipeline.__file__).parents[1]
 
 
 def test_the_folders_are_the_ones_listed_here():
-    assert {path.name for path in (ROOT / "tokenizers").iterdir()} == set(FOLDERS)
+    assert {path.name for path in (ROOT / "tokenizers").iterdir()} == {*FOLDERS, LEARNT}
 
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_each_folder_loads_and_equals_a_fresh_build(name, tokenizer_folder, tmp_path):
-    alphabet, k, overlapping, size = FOLDERS[name]
+    settings, size = FOLDERS[name]
     folder = tokenizer_folder(name)
-    assert KmerCodec.of(folder) == KmerCodec(alphabet, k, overlapping)
-    tokenizer = load_tokenizer(folder)
-    codec = KmerCodec.of(folder)
-    assert len(tokenizer) == size == len(codec.vocabulary)
+    tokenizer, codec = load_tokenizer(folder), codec_of(folder)
+    facts = {"alphabet": "dna", "k": 3, "overlapping": False, "units": "k-mers"} | settings
+    assert read_facts(folder) | facts == read_facts(folder)
+    assert read_facts(folder)["letters"] == LettersConfig().model_dump()
+    assert len(tokenizer) == size
     assert tokenizer.get_vocab() == codec.vocabulary
     assert tokenizer.model_max_length == 512
-    config = BuildTokenizerConfig(output=tmp_path / name, alphabet=alphabet, k=k, overlapping=overlapping)
-    result = pipeline.build_tokenizer.run(config)
+    result = pipeline.build_tokenizer.run(BuildTokenizerConfig(output=tmp_path / name, **settings))
     assert result.manifest["counts"] == {"tokens": size}
     written = {path.name for path in result.folder.iterdir()} - {"manifest.json"}
     assert written == {path.name for path in folder.iterdir()}
     for file in written:
-        assert json.loads((folder / file).read_text()) == json.loads((result.folder / file).read_text()), file
+        assert (folder / file).read_bytes() == (result.folder / file).read_bytes(), file
+
+
+def test_the_byte_pairs_say_where_they_were_learnt(tokenizer_folder, tmp_path):
+    """Learning needs the genomes; what is made of the pairs does not."""
+    folder = tokenizer_folder(LEARNT)
+    facts = read_facts(folder)
+    assert [name.split("_")[0] for name in facts["trained_on"]["files"]] == [
+        "ecoli",
+        "hpylori",
+        "saureus",
+        "vcholerae",
+    ]
+    merges = json.loads((folder / "tokenizer.json").read_text())["model"]["merges"]
+    options = {"units": "byte-pairs", "merges": list(map(tuple, merges)), "trained_on": facts["trained_on"]}
+    save_tokenizer(build_tokenizer("dna", 6, False, 512, **options), tmp_path)
+    for path in folder.iterdir():
+        assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
+    vocabulary = load_tokenizer(folder).get_vocab()
+    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
+    assert len(tokens) == 512 == tokens.index(merges[-1][0] + merges[-1][1]) + 1
+    assert tokens[:12] == ["<pad>", "<unk>", "<cls>", "<eos>", "<mask>", *"ACGTN", *map("".join, merges[:2])]
+    assert all(set(token) <= set("ACGT") for token in tokens[10:])
+
+
+@pytest.mark.parametrize("name", [*FOLDERS, LEARNT])
+def test_only_long_overlapping_kmers_need_code(name, tokenizer_folder):
+    config = json.loads((tokenizer_folder(name) / "tokenizer_config.json").read_text())
+    code = name == "dna-6mer-overlap"
+    assert ("auto_map" in config) == code
+    assert config["tokenizer_class"] == ("KmerTokenizer" if code else "TokenizersBackend")
 
 
 def test_tokenizers_holds_json_alone():
@@ -94,7 +126,9 @@ def test_a_tokenizer_is_found_by_name_or_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert find_tokenizer("dna-1mer") == shipped
     assert find_tokenizer(str(shipped)) == shipped
-    with pytest.raises(UserError, match="'dna-9mer' is neither a tokenizer folder nor one of dna-1mer, "):
+    with pytest.raises(
+        UserError, match="'dna-9mer' is neither a tokenizer folder nor one of codons, dna-1mer, "
+    ):
         find_tokenizer("dna-9mer")
 
 
@@ -126,10 +160,11 @@ def test_tokens_are_stored_as_a_track_in_the_smallest_type(token_folder, tmp_pat
     pipeline.encode.run(TokenizeConfig(output=tmp_path / "t", corpus=corpus, tokenizer=tokenizer))
     splits, codec = load_tokens(tmp_path / "t")
     plain, letters = load_tokens(token_folder)
-    assert splits["train"].track.dtype == np.uint16
-    assert plain["train"].track.dtype == np.uint8
     for ours, theirs in zip(splits.values(), plain.values(), strict=True):
-        assert np.array_equal(codec.codes_of_track(ours.track), letters.codes_of_track(theirs.track))
+        for record in range(len(theirs)):
+            track, single = ours.row(record), theirs.row(record)
+            assert (track.dtype, single.dtype) == (np.uint16, np.uint8)
+            assert np.array_equal(codec.codes_of_track(track), letters.codes_of_track(single))
 
 
 def test_a_corpus_of_another_alphabet_is_refused(token_folder, tmp_path):

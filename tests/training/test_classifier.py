@@ -15,6 +15,7 @@ from pipeline.training.classifier import (
     class_logits,
     class_names,
     encode,
+    enough_memory,
     load_classifier,
     pad,
     softmax,
@@ -60,6 +61,16 @@ def test_logits_come_in_order_whatever_the_batch(tiny_model, size):
     assert np.ptp(logits[:, 0]) > 0.1
 
 
+def test_too_little_memory_is_told_and_other_errors_are_not():
+    message = r"^batch_size: 7: out of memory; pass a smaller --batch-size$"
+    with pytest.raises(UserError, match=message), enough_memory(7):
+        torch.empty(1 << 60, dtype=torch.uint8)
+    with pytest.raises(UserError, match=message), enough_memory(7):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+    with pytest.raises(RuntimeError, match="must match the size"), enough_memory(7):
+        torch.zeros(2).add(torch.zeros(3))
+
+
 def test_softmax_is_that_of_torch():
     logits = np.random.default_rng(0).normal(size=(6, 3)) * [1, 30, 300]
     expected = torch.from_numpy(logits).softmax(1).numpy()
@@ -72,8 +83,8 @@ def test_softmax_is_that_of_torch():
         (("dna", 1, False), "A" * 10, "A" * 11, 11, 10),
         (("dna", 3, True), "A" * 12, "A" * 13, 11, 12),
         (("dna", 6, False), "A" * 60, "A" * 61, 11, 60),
-        (("dna", 6, False), "A" * 54 + "N", "N" * 11, 11, 60),
-        (("dna", 6, False), "A" * 33 + "NN", "A" * 35 + "NNA", 13, 60),
+        (("dna", 6, False), "A" * 54 + "N", "N" * 11, 11, 10),
+        (("dna", 6, False), "A" * 33 + "NN", "A" * 35 + "NNA", 13, 35),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_limit(scheme, fits, too_long, tokens, limit):
@@ -83,8 +94,8 @@ def test_what_does_not_fit_is_refused_with_the_limit(scheme, fits, too_long, tok
     with pytest.raises(UserError) as error:
         check_lengths([("a", fits), ("b c", too_long)], codec, 12)
     assert str(error.value) == (
-        f"record 'b c': {len(too_long)} letters are {tokens} tokens, more than the model's 10 (up to {limit} "
-        "letters); cut it into windows"
+        f"record 'b c': {len(too_long)} letters are {tokens} tokens, more than the model's 10 (the first "
+        f"{limit} letters fit); cut it into windows"
     )
 
 

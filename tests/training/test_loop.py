@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import json
 import math
@@ -17,27 +18,23 @@ import pipeline.pretrain
 from pipeline.config import MaskingConfig, ModelConfig, OptimizerConfig, PretrainConfig
 from pipeline.errors import UserError
 from pipeline.tokens.kmers import KmerCodec
-from pipeline.tokens.masking import IGNORED
-from pipeline.tokens.store import TokenSplit
+from pipeline.tokens.store import SoftMask, split_of
 from pipeline.training import loop
 from pipeline.training.objective import MaskedObjective
 from pipeline.training.plan import Window, micro_batches, steps
 
 CODEC = KmerCodec("dna", 3, True)
+IGNORED = -100
 
 
-def split_of(records):
-    tracks = [CODEC.track(CODEC.codes(letters)) for letters in records]
-    offsets = np.concatenate(([0], np.cumsum([len(t) for t in tracks])))
-    return TokenSplit(
-        np.concatenate(tracks), offsets, [str(i) for i in range(len(tracks))], np.zeros(len(tracks))
-    )
+def tokenized(records):
+    return split_of([CODEC.track(CODEC.codes(letters)) for letters in records])
 
 
 @pytest.fixture(scope="module")
 def split():
     rng = np.random.default_rng(0)
-    return split_of(["".join(rng.choice(list("ACGT"), n)) for n in rng.integers(10, 120, 12)])
+    return tokenized(["".join(rng.choice(list("ACGT"), n)) for n in rng.integers(10, 120, 12)])
 
 
 @pytest.fixture
@@ -232,11 +229,52 @@ def test_a_window_looks_the_same_in_any_batch(split):
 
 def test_a_reverse_window_is_read_from_the_other_strand():
     letters = "ACGTTNACCA"
-    split = split_of([letters])
+    split = tokenized([letters])
     objective = MaskedObjective(split, CODEC, MaskingConfig(replace=0, keep=1), 0)
     shown = objective.batch([Window(0, 0, 0, 10, True)]).input_ids[0, 1:-1].numpy()
     expected = CODEC.tokens(CODEC.codes("TGGTNAACGT")).ids
     assert shown.tolist() == expected.tolist()
+
+
+def test_a_target_counts_less_by_the_share_of_its_letters_that_are_soft_masked():
+    letters = "ACGTTGACCATTGACGATCA"
+    soft = np.zeros(20, bool)
+    soft[3:9] = soft[15:20] = True
+    bounds = SoftMask(np.array([3, 9, 15, 20]), np.array([0, 4]))
+    split = dataclasses.replace(tokenized([letters]), soft_mask=bounds)
+    masking = MaskingConfig(fraction=0.4, soft_mask_weight=0.25)
+    for reverse in (False, True):
+        for start, length in ((0, 20), (4, 13)):
+            seen = soft[start : start + length][:: -1 if reverse else 1]
+            batch = MaskedObjective(split, CODEC, masking, 0).batch([Window(0, 0, start, length, reverse)])
+            soft_share = np.array([seen[i : i + 3].mean() for i in batch.positions - 1])
+            assert batch.weights.tolist() == pytest.approx(0.25 * soft_share + 1 - soft_share)
+            assert 0 < soft_share.mean() < 1
+
+
+def test_the_shares_that_are_logged_are_those_of_the_letters(split):
+    objective = MaskedObjective(split, CODEC, MaskingConfig(), 0)
+    for epoch in range(400):
+        objective.batch([Window(epoch, i, 0, int(n), False) for i, n in enumerate(split.lengths)])
+    shares = objective.shares()
+    assert shares["hidden"] == pytest.approx(0.15, abs=0.01)
+    assert shares["masked"] == pytest.approx(0.8, abs=0.02)
+    assert shares["replaced"] == pytest.approx(0.1, abs=0.02)
+    assert shares["kept"] == pytest.approx(0.1, abs=0.02)
+
+
+def test_masks_differ_between_epochs_records_strands_and_occurrences():
+    split = tokenized(["ACGTTGACCATTGACGATCA" * 4] * 2)
+    objective = MaskedObjective(split, CODEC, MaskingConfig(), 0)
+    first = Window(0, 0, 0, 80, False)
+    others = [
+        Window(1, 0, 0, 80, False),
+        Window(0, 1, 0, 80, False),
+        dataclasses.replace(first, occurrence=1),
+    ]
+    places = [tuple(objective.batch([window]).positions.tolist()) for window in (first, first, *others)]
+    assert places[0] == places[1]
+    assert len(set(places)) == 4
 
 
 # -- failure and edges
@@ -250,7 +288,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(training):
 
 
 def test_a_step_without_a_single_target_is_no_failure(training):
-    split = split_of(["N" * 30, "ACGTTACGAC"])
+    split = tokenized(["N" * 30, "ACGTTACGAC"])
     training.start("n", split=split, tokens_per_step=10, window=30, steps=12)
     losses = [line["loss"] for line in training.read("n") if "loss" in line]
     assert 0.0 in losses

@@ -11,6 +11,16 @@ use rule stage as pretrain with:
         gpu=1,
 
 
+use rule stage as evaluate with:
+    wildcard_constraints:
+        name=names("evaluate"),
+    threads: 2
+    resources:
+        mem_mb=16000,
+        runtime=240,
+        gpu=1,
+
+
 use rule stage as finetune with:
     wildcard_constraints:
         name=names("finetune"),

@@ -1,0 +1,109 @@
+"""Tables with a sequence in each row: CSV, TSV and Parquet."""
+
+import csv
+import io
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import BinaryIO
+
+from pipeline.errors import UserError
+from pipeline.sequences.records import Record, Source
+
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+BATCH_ROWS = 1024
+
+
+def read_table(source: Source, file: BinaryIO, delimiter: str) -> Iterator[Record]:
+    """Yield the rows of a CSV or TSV file with a header line.
+
+    Raises:
+        UserError: a column is missing, the text is damaged, or a row is bad (unless those are to be skipped).
+    """
+    rows = _table_rows(source, file, delimiter)
+    _, header = next(rows, (1, []))
+    names = [name.strip() for name in header]
+    if names:
+        _check_columns(source, names)
+    for line, row in rows:
+        if len(row) == len(header):
+            yield from _record(source, line, dict(zip(names, row, strict=True)))
+        else:
+            fault = f"{len(row)} cells under {len(header)} columns"
+            source.refuse(f"line {line}", fault, f"quote cells that hold {delimiter!r}")
+
+
+def _table_rows(source: Source, file: BinaryIO, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows that are not blank, with the line each begins on."""
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader(io.TextIOWrapper(file, "utf-8", newline=""), delimiter=delimiter, strict=True)
+    line = 1
+    try:
+        for row in reader:
+            if row:
+                yield line, row
+            line = reader.line_num + 1
+    except UnicodeDecodeError:
+        raise UserError(f"{source.path}: after line {line}: not UTF-8 text; save the file as UTF-8") from None
+    except csv.Error as error:
+        raise UserError(f"{source.path}: line {line}: {error}; correct the quotes of this row") from None
+
+
+def read_parquet(source: Source, file: BinaryIO) -> Iterator[Record]:
+    """Yield the rows of a Parquet file; ``line`` is a row's number, from 1, and a null is an empty cell.
+
+    Raises:
+        UserError: no Parquet, a column is missing, or a row is bad (unless those are to be skipped).
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.ParquetFile(file)
+        names = table.schema_arrow.names
+        wanted = _check_columns(source, names)
+        batches = table.iter_batches(BATCH_ROWS, columns=wanted)
+        for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
+            texts = {name: "" if cell is None else str(cell) for name, cell in row.items()}
+            yield from _record(source, number, texts)
+    except pa.ArrowException as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{source.path}: cannot be read as Parquet: {reason}") from None
+
+
+def _check_columns(source: Source, header: list[str]) -> list[str]:
+    """Return the names of the columns that are needed; only one called "id" may be missing."""
+    has_id = source.id_column != "id" or "id" in header
+    wanted = [source.sequence_column, *source.keep, *([source.id_column] if has_id else [])]
+    for name in wanted:
+        if header.count(name) != 1:
+            fault = "no column" if name not in header else "more than one column"
+            columns = ", ".join(map(repr, header))
+            raise UserError(f"{source.path}: {fault} {name!r}; the columns are {columns}")
+    return list(dict.fromkeys(wanted))
+
+
+def _record(source: Source, line: int, row: dict[str, str]) -> Iterator[Record]:
+    """Yield the record of a row, or refuse it."""
+    name = row.get(source.id_column, "").strip()
+    cell = row[source.sequence_column].strip()
+    where = f"record {name!r}, line {line}" if name else f"line {line}"
+    words = cell.split()
+    if len(words) > 1:
+        joined = _join_kmers(words)
+        if joined is None:
+            place = next(i for i, letter in enumerate(cell, 1) if letter.isspace())
+            fault = f"a blank at position {place} of column {source.sequence_column!r}"
+            source.refuse(where, f"{fault}, and the words are no overlapping k-mers", "remove the blanks")
+            return
+        k = len(words[0])
+        source.notes.warn("kmers_joined", f"{source.path}: {where}: {len(words)} overlapping {k}-mers joined")
+        cell = joined
+    columns = {column: row[column].strip() for column in source.keep}
+    yield Record(name, cell.encode(), line, source.path, columns)
+
+
+def _join_kmers(words: list[str]) -> str | None:
+    """Return the sequence that has these k-mers (k >= 2), one beginning at each of its letters."""
+    follow = all(a[1:] == b[:-1] for a, b in pairwise(words))
+    return words[0] + "".join(word[-1] for word in words[1:]) if follow and len(words[0]) > 1 else None

@@ -1,0 +1,137 @@
+"""Bits per hidden letter of a network beside those of simpler models, for the stages that report them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.config import PretrainConfig
+from pipeline.errors import UserError
+from pipeline.log import say
+from pipeline.tokens.bits import Bits, HiddenText, can_hide_one, hidden_text, score, single_letters
+from pipeline.tokens.counts import CountModel, composition_bits
+from pipeline.tokens.kmers import Codec, codec_of
+from pipeline.tokens.store import TokenSplit
+
+
+def metric_name(alphabet: str) -> str:
+    """Return what the bits are called in metrics.json."""
+    return "bits_per_hidden_base" if alphabet == "dna" else "bits_per_hidden_residue"
+
+
+def load_language_model(checkpoint: Path):
+    """Return a masked language model in evaluation mode, on the GPU if there is one, and its codec.
+
+    Raises:
+        UserError: the checkpoint holds no strand model, or one without a head that predicts tokens.
+    """
+    import torch
+    from transformers import AutoModelForMaskedLM
+    from transformers.utils import logging
+
+    import pipeline.model  # noqa: F401  registers our classes
+    from pipeline.training.classifier import check_checkpoint
+
+    check_checkpoint(checkpoint, "pretrain")
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    model, report = AutoModelForMaskedLM.from_pretrained(
+        checkpoint.absolute(), output_loading_info=True, dtype=torch.float32
+    )
+    if report["missing_keys"]:
+        raise UserError(f"checkpoint: {checkpoint} predicts no tokens; pass a folder written by pretrain")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return model.to(device).eval(), codec_of(checkpoint)
+
+
+def network_bits(model, codec: Codec, text: HiddenText) -> tuple[dict[str, Bits], dict[str, Any]]:
+    """Return what hidden text costs a network, and what is to be known before it is compared.
+
+    The bits are ``value``, ``joint`` (of whole runs), ``single`` (of bases hidden alone, for tokenizers that
+    can do that), and ``soft_masked`` and ``other``, the two parts of value, where soft-masked letters are
+    known.
+    """
+    scored = score(model, codec, text)
+    bits = {"value": scored.main}
+    if scored.joint is not None:
+        bits["joint"] = scored.joint
+    if text.run > 1 and can_hide_one(codec):
+        singles = score(model, codec, single_letters(text, codec.n_real)).letters
+        assert singles is not None
+        bits["single"] = singles
+    if scored.letters is not None and text.soft_masked is not None:
+        bits["soft_masked"] = scored.letters.where(text.soft_masked)
+        bits["other"] = scored.letters.where(~text.soft_masked)
+    facts = {"comparable": scored.comparable, "unseen_letters": scored.unseen, "not_scored": text.not_scored}
+    return bits, facts
+
+
+def reference_bits(
+    train: TokenSplit, codec: Codec, text: HiddenText, tuning: HiddenText | None
+) -> dict[str, Bits]:
+    """Return what the same hidden text costs models that read the training split alone.
+
+    These are ``random``, the composition, and, with text for ``tuning``, ``baseline``, the two-sided count
+    model, and ``single_baseline``, the same for bases hidden alone.
+    """
+    bits = {"random": text.bits(composition_bits(train, codec, text))}
+    if tuning is None:
+        return bits
+    bits["baseline"] = _counted(train, codec, text, tuning)
+    if text.run > 1:
+        alone = [single_letters(each, codec.n_real) for each in (text, tuning)]
+        bits["single_baseline"] = _counted(train, codec, *alone)
+    return bits
+
+
+def _counted(train: TokenSplit, codec: Codec, text: HiddenText, tuning: HiddenText) -> Bits:
+    return text.bits(CountModel(codec, text.run).fit(train, codec).tune(tuning).bits(text))
+
+
+def summary(bits: dict[str, Bits], keep_W: np.ndarray | None = None) -> dict[str, float]:
+    """Return the mean of each kind of bits, in all windows or in those kept; what has no letters is left out.
+
+    ``standard_error`` is that of the value over windows, ``gap_closed`` how far it lies from composition to
+    counting.
+    """
+    if keep_W is not None:
+        bits = {name: each.where(keep_W[each.window]) for name, each in bits.items()}
+    scores: dict[str, float] = {name: each.per_letter for name, each in bits.items() if each.total}
+    scores["hidden_letters"] = bits["value"].total
+    if bits["value"].total and np.isfinite(error := bits["value"].standard_error):
+        scores["standard_error"] = error
+    if {"value", "baseline", "random"} <= scores.keys() and scores["random"] != scores["baseline"]:
+        gap = scores["random"] - scores["baseline"]
+        scores["gap_closed"] = (scores["random"] - scores["value"]) / gap
+    return scores
+
+
+class Scores:
+    """Scores of a run: the network's on validation text as it trains, all models' on test text."""
+
+    def __init__(self, config: PretrainConfig, splits: dict[str, TokenSplit], codec: Codec):
+        self.splits, self.codec, self.name = splits, codec, metric_name(codec.alphabet)
+        self.texts: dict[str, HiddenText] = {}
+        for split in ("validation", "test"):
+            if config.model.architecture == "strand" and split in splits:
+                text = hidden_text(splits[split], codec, config.window, config.evaluation_bases)
+                self.texts |= {split: text} if text.windows else {}
+
+    def during(self, model) -> dict[str, float]:
+        """Return the validation score, if there is a validation split."""
+        if "validation" not in self.texts:
+            return {}
+        scored = score(model, self.codec, self.texts["validation"])
+        return {f"validation_{self.name}": scored.main.per_letter}
+
+    def final(self, model, untrained, count_model: bool) -> dict[str, Any]:
+        """Return the object for metrics.json: the network beside an untrained one and beside counting."""
+        if "test" not in self.texts:
+            say("no test split, so no final score")
+            return {}
+        text = self.texts["test"]
+        tuning = self.texts.get("validation", text) if count_model else None
+        bits, facts = network_bits(model, self.codec, text)
+        bits |= reference_bits(self.splits["train"], self.codec, text, tuning)
+        bits["untrained"] = score(untrained, self.codec, text).main
+        return {self.name: summary(bits) | facts}
