@@ -1,12 +1,13 @@
 """Which rows of a corpus are alike: shared stretches of k letters, clusters of proteins, MMseqs2.
 
 Sequences come as a ``pyarrow.ChunkedArray`` of strings, usually mapped from disk, and are read through their
-buffers in blocks. Stretches are compared by 64-bit hashes on all windows, not on a sample: a hash covers k
-letters after log2(k) + 1 doublings, so its cost hardly depends on k. Two different stretches have the same
-hash with a chance of about 2^-64 a pair: 3e-6 for the E. coli genome, 3 % for a billion bases of one (and
-then two rows too many are linked).
+buffers in blocks. Stretches are compared by 64-bit hashes on all windows, not on a sample. What fits into 64
+bits (32 bases, 12 residues) is not hashed but packed, without collisions; longer stretches have the same hash
+with a chance of about 2^-64 a pair: 3e-6 for the E. coli genome, 3 % for a billion bases of one (and then two
+rows too many are linked). Their cost hardly depends on k: letters are joined in log2(k) + 1 doublings.
 
-Array suffixes: N rows, L letters of a block, W windows of a block, E entries of a table, G groups, P pairs.
+Array suffixes: N rows, S slots, L letters of a block, W windows of a block, E entries of a table, G groups,
+P pairs.
 """
 
 import shutil
@@ -14,9 +15,10 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,38 +34,46 @@ BLOCK = 1 << 16
 CAPACITY = 8 << 20
 POSTINGS = 1000
 PRODUCT = 500
-SEED = 20  # shortest stretch whose absence elsewhere rules a longer one out
+SEED, LONG_SEED = 20, 32  # letters of a stretch whose absence elsewhere rules longer ones out
 RESIDUES = b"ACDEFGHIKLMNPQRSTVWY"
-_BASES, _COMPLEMENTS = b"ACGT", b"TGCA"
+_BASES = b"ACGT"
+_GAP = np.uint8(0xFF)  # no ASCII
 _MULTIPLIERS = np.random.default_rng(0).integers(0, 2**62, 64, dtype=np.uint64) * np.uint64(4) + np.uint64(3)
-_LAST = np.uint64(2**64 - 1)
 
-Words = Callable[[np.ndarray], np.ndarray]
 Entries = tuple[np.ndarray, np.ndarray]
 
 
-def blocks(sequences: pa.ChunkedArray, overlap: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+class Block(NamedTuple):
+    """Letters of neighbouring rows."""
+
+    letters: np.ndarray  # (L,) uint8
+    rows: np.ndarray  # (L,) int32, the row of each letter, -1 in rows that are left out
+    begin: int  # letters of the corpus before the first of these
+
+
+def blocks(
+    sequences: pa.ChunkedArray, overlap: int = 0, chosen_N: np.ndarray | None = None
+) -> Iterator[Block]:
     """Yield the letters of all rows in blocks of bounded size, without copying them.
 
     Args:
         sequences: strings without nulls, ASCII.
         overlap: letters that a block repeats at its end from the beginning of the next one.
-
-    Yields:
-        letters_L (uint8, rows one after the other) and row_L (int32, the row of each letter).
+        chosen_N: bool, false for rows to leave out (default: none).
     """
-    step, first = max(BLOCK, overlap), 0
+    step, first, before = max(BLOCK, overlap), 0, 0
     for chunk in sequences.chunks:
         offset_N, letters = _buffers(chunk)
+        before -= int(offset_N[0])
         for begin in range(int(offset_N[0]), int(offset_N[-1]), step):
             end = min(begin + step + overlap, int(offset_N[-1]))
             low, high = np.searchsorted(offset_N, [begin, end], side="right")
             length_N = np.diff(np.clip(offset_N[low - 1 : high + 1], begin, end))
-            row_L = np.repeat(
-                np.arange(first + low - 1, first + low - 1 + len(length_N), dtype=np.int32), length_N
-            )
-            yield letters[begin:end], row_L
-        first += len(chunk)
+            row_N = np.arange(first + low - 1, first + low - 1 + len(length_N), dtype=np.int32)
+            if chosen_N is not None:
+                row_N[~chosen_N[row_N]] = -1
+            yield Block(letters[begin:end], np.repeat(row_N, length_N), before + begin)
+        first, before = first + len(chunk), before + int(offset_N[-1])
 
 
 def rows(sequences: pa.ChunkedArray) -> Iterator[bytes]:
@@ -86,6 +96,13 @@ def _buffers(chunk: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return offset_N, np.frombuffer(letters or b"", np.uint8)
 
 
+def _lengths(sequences: pa.ChunkedArray) -> np.ndarray:
+    """Return the letters of every row (int64)."""
+    return np.concatenate(
+        [np.zeros(0, np.int64), *(np.diff(_buffers(chunk)[0]) for chunk in sequences.chunks)]
+    )
+
+
 @dataclass(frozen=True)
 class KmerHash:
     """Hashes of all stretches of k letters, on one strand or the same for both; case is folded."""
@@ -96,39 +113,60 @@ class KmerHash:
 
     def __call__(self, letters_L: np.ndarray) -> np.ndarray:
         """Return hash_W (uint64) of the L - k + 1 windows of a block, whatever their letters are."""
-        hash_W = self._strand(letters_L, self.letters)
+        hash_W = self._strand(letters_L)
         if self.both_strands:
-            hash_W += self._strand(letters_L, _COMPLEMENTS, backward=True)
-        return hash_W
+            np.minimum(hash_W, self._strand(letters_L, backward=True), out=hash_W)
+        return _mixed(hash_W * _MULTIPLIERS[-1])
 
     def valid(self, letters_L: np.ndarray, row_L: np.ndarray) -> np.ndarray:
         """Return valid_W: the windows that lie in one row and hold only letters of the alphabet."""
-        valid_W = row_L[: len(row_L) - self.k + 1] == row_L[self.k - 1 :]
-        strange_L = _table(self.letters)[letters_L] == 0
+        row_W = row_L[: len(row_L) - self.k + 1]
+        valid_W = (row_W == row_L[self.k - 1 :]) & (row_W >= 0)
+        known = self.letters + self.letters.lower()
+        strange = letters_L.tobytes().translate(bytes.maketrans(known, bytes(len(known))))
+        strange_L = np.frombuffer(strange, np.uint8)
         if strange_L.any():
-            before = np.concatenate([[0], np.cumsum(strange_L, dtype=np.int32)])
-            valid_W &= before[self.k :] == before[: -self.k]
+            valid_W &= _sliding(np.maximum, strange_L, self.k) == 0
         return valid_W
 
-    def _strand(self, letters_L: np.ndarray, alphabet: bytes, backward: bool = False) -> np.ndarray:
-        hash_W, width, level = _table(alphabet)[letters_L], 1, 0
-        while width < self.k:
-            shift = min(width, self.k - width)
+    def _strand(self, letters_L: np.ndarray, backward: bool = False) -> np.ndarray:
+        """Pack the letters of every window, the first one highest, as long as they fit; hash those packs."""
+        bits, hash_W = (2, letters_L >> 1 & 3) if self.letters == _BASES else (5, letters_L & 31)
+        if backward:
+            hash_W ^= 2  # A and T, C and G
+        for level, (width, shift) in enumerate(_doublings(self.k)):
+            packed, factor = (width + shift) * bits <= 64, _MULTIPLIERS[2 * level]
+            if packed:
+                kind = np.min_scalar_type(2 ** ((width + shift) * bits) - 1)
+                hash_W, factor = hash_W.astype(kind, copy=False), kind.type(2 ** (shift * bits))
+            else:
+                hash_W = _mixed(hash_W * _MULTIPLIERS[2 * level + 1])
             left_W, right_W = hash_W[:-shift], hash_W[shift:]
-            hash_W = right_W * _MULTIPLIERS[level] if backward else left_W * _MULTIPLIERS[level]
-            hash_W += left_W if backward else right_W
-            hash_W ^= hash_W >> np.uint64(29)
-            width, level = width + shift, level + 1
-        return hash_W
+            high_W, low_W = (right_W, left_W) if backward else (left_W, right_W)
+            hash_W = high_W * factor
+            hash_W = (np.bitwise_or if packed else np.add)(hash_W, low_W, out=hash_W)
+        return hash_W.astype(np.uint64, copy=False)
 
 
-def _table(alphabet: bytes) -> np.ndarray:
-    """Return a random number for the letters of an alphabet in the order given, either case, 0 for others."""
-    table = np.zeros(256, np.uint64)
-    number = np.random.default_rng(1).integers(1, 2**64, len(alphabet), dtype=np.uint64)
-    for letters in (alphabet, alphabet.lower()):
-        table[list(letters)] = number
-    return table
+def _mixed(hash_W: np.ndarray) -> np.ndarray:
+    hash_W ^= hash_W >> np.uint64(32)
+    return hash_W
+
+
+def _doublings(width: int) -> list[tuple[int, int]]:
+    """Return the steps that make a width of 1 grow to this one: the width so far, and what it grows by."""
+    steps, done = [], 1
+    while done < width:
+        steps.append((done, min(done, width - done)))
+        done += steps[-1][1]
+    return steps
+
+
+def _sliding(function: np.ufunc, value_L: np.ndarray, width: int) -> np.ndarray:
+    """Return the least or greatest (the function says) of every ``width`` neighbours."""
+    for _, shift in _doublings(width):
+        value_L = function(value_L[:-shift], value_L[shift:])
+    return value_L
 
 
 def shared_kmer_clusters(sequences: pa.ChunkedArray, k: int, both_strands: bool) -> np.ndarray:
@@ -206,8 +244,9 @@ def repeated_kmers(
     """Yield the stretches that occur in two rows or more, in tables of bounded size.
 
     Where there are too many for one table, the range of hashes is gone through in several passes over the
-    rows, and first those stretches are ruled out whose least seed (the minimizer of Roberts et al. 2004,
-    doi:10.1093/bioinformatics/bth408) occurs in one row only: rows that share a stretch share its minimizer.
+    rows. First those letters are ruled out where no stretch begins whose least seed (the minimizer of Roberts
+    et al. 2004, doi:10.1093/bioinformatics/bth408) occurs in other rows: rows that share a stretch share its
+    minimizer.
 
     Args:
         sequences: rows.
@@ -218,84 +257,81 @@ def repeated_kmers(
         hash_E (uint64, ascending) and row_E (int32): every row once for each stretch; all rows of a stretch
         are in one table.
     """
-    shortlist = None
-    letters = sum(int(offset_N[-1] - offset_N[0]) for offset_N, _ in map(_buffers, sequences.chunks))
-    if letters > CAPACITY and kmer.k > SEED:
-        minimizer = _Minimizer(kmer.k, KmerHash(max(SEED, kmer.k // 3), kmer.both_strands, kmer.letters))
-        tables = _tables(sequences, _Entries(kmer, minimizer, chosen_N))
-        shortlist = _Shortlist(minimizer, np.concatenate([np.unique(hash_E) for hash_E, _ in tables]))
-    yield from _tables(sequences, _Entries(kmer, kmer, chosen_N, shortlist))
+    np.empty(30 << 20, np.uint8)  # glibc's malloc now keeps what blocks free, which is 1.6 times as fast
+    listed_S = _listed_slots(sequences, kmer, chosen_N) if kmer.k > SEED else None
+    yield from _tables(sequences, kmer.k, chosen_N, partial(_stretches, kmer, listed_S))
 
 
-@dataclass(frozen=True)
-class _Minimizer:
-    """The least hash of the seeds in every window of k letters."""
+def _listed_slots(sequences: pa.ChunkedArray, kmer: KmerHash, chosen_N: np.ndarray | None) -> np.ndarray:
+    """Return listed_S: the slots where a window begins whose minimizer is in several rows.
 
-    k: int
-    seed: KmerHash
-
-    def __call__(self, letters_L: np.ndarray) -> np.ndarray:
-        least_W, width = self.seed(letters_L), self.seed.k
-        while width < self.k:
-            shift = min(width - self.seed.k + 1, self.k - width)
-            least_W, width = np.minimum(least_W[:-shift], least_W[shift:]), width + shift
-        return least_W
-
-
-@dataclass(frozen=True)
-class _Shortlist:
-    """Windows whose minimizer is one of the given ones, which ascend."""
-
-    minimizer: _Minimizer
-    listed: np.ndarray
-
-    def __call__(self, letters_L: np.ndarray) -> np.ndarray:
-        least_W = self.minimizer(letters_L)
-        begin_R = np.flatnonzero(
-            np.diff(least_W, prepend=~least_W[:1])
-        )  # minimizers stay the same for a while
-        place_R = np.searchsorted(self.listed, least_W[begin_R])
-        listed_R = np.append(self.listed, _LAST)[place_R] == least_W[begin_R]
-        return np.repeat(listed_R, np.diff(begin_R, append=len(least_W)))
+    A slot is k letters of the corpus; all windows that begin in one hold its last letter: one row's.
+    """
+    k, end_N = kmer.k, np.cumsum(_lengths(sequences))
+    seed = KmerHash(max(SEED, min(LONG_SEED, k // 2)), kmer.both_strands, kmer.letters)
+    listed_S = np.zeros(end_N.max(initial=0) // k + 1, bool)
+    for hash_E, slot_E in _tables(sequences, k, chosen_N, partial(_minimizers, kmer, seed)):
+        row_E = np.searchsorted(end_N, (slot_E + np.int64(1)) * k - 1, side="right")
+        begin_G = np.flatnonzero(np.diff(hash_E, prepend=~hash_E[:1]))
+        size_G = np.diff(begin_G, append=len(hash_E))
+        several_G = row_E[begin_G] != row_E[begin_G + size_G - 1]
+        listed_S[slot_E[np.repeat(several_G, size_G)]] = True
+    return listed_S
 
 
-@dataclass(frozen=True)
-class _Entries:
-    """Hash and row of the valid windows of a block, each once where neighbours are the same."""
-
-    kmer: KmerHash
-    words: Words
-    chosen: np.ndarray | None = None
-    shortlist: _Shortlist | None = None
-
-    def __call__(self, letters_L: np.ndarray, row_L: np.ndarray) -> Entries:
-        valid_W = self.kmer.valid(letters_L, row_L)
-        row_W = row_L[: len(valid_W)]
-        if self.chosen is not None:
-            valid_W &= self.chosen[row_W]
-        if self.shortlist is not None and valid_W.any():
-            valid_W &= self.shortlist(letters_L)
-        if not valid_W.any():
-            return np.zeros(0, np.uint64), np.zeros(0, np.int32)
-        hash_E, row_E = self.words(letters_L)[valid_W], row_W[valid_W]
-        fresh_E = np.append(True, (hash_E[1:] != hash_E[:-1]) | (row_E[1:] != row_E[:-1]))
-        return hash_E[fresh_E], row_E[fresh_E]
+def _minimizers(kmer: KmerHash, seed: KmerHash, block: Block) -> Entries:
+    """Return the least seed of every window and its slot, once where it stays the same in a slot."""
+    hash_W = _sliding(np.minimum, seed(block.letters), kmer.k - seed.k + 1)
+    begins_W = np.zeros(len(hash_W), bool)
+    begins_W[-block.begin % kmer.k :: kmer.k] = True
+    place_E = _fresh(hash_W, begins_W, kmer.valid(block.letters, block.rows))
+    return hash_W[place_E] * _MULTIPLIERS[-1], ((block.begin + place_E) // kmer.k).astype(np.int32)
 
 
-def _tables(sequences: pa.ChunkedArray, entries: _Entries) -> Iterator[Entries]:
+def _stretches(kmer: KmerHash, listed_S: np.ndarray | None, block: Block) -> Entries:
+    """Return the hash of every window in a listed slot and its row, once where they stay the same."""
+    letters_L, row_L = block[:2] if listed_S is None else _listed_letters(block, listed_S, kmer.k)
+    if len(letters_L) < kmer.k:
+        return np.zeros(0, np.uint64), np.zeros(0, np.int32)
+    hash_W, row_W = kmer(letters_L), row_L[: len(row_L) - kmer.k + 1]
+    place_E = _fresh(hash_W, np.diff(row_W, prepend=-1) != 0, kmer.valid(letters_L, row_L))
+    return hash_W[place_E], row_W[place_E]
+
+
+def _listed_letters(block: Block, listed_S: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return letters and rows of the windows that begin in listed slots, a strange letter in the gaps."""
+    slot = block.begin // k
+    near_S = listed_S[slot : (block.begin + len(block.letters)) // k + 1]
+    near_S = near_S | np.append(listed_S[max(slot - 1, 0)], near_S[:-1])
+    if not near_S.any():
+        return block.letters[:0], block.rows[:0]
+    wanted_L = np.repeat(near_S, k)[block.begin % k :][: len(block.letters)]
+    kept_L = wanted_L | np.append(False, wanted_L[:-1])
+    return np.where(wanted_L, block.letters, _GAP)[kept_L], block.rows[kept_L]
+
+
+def _fresh(hash_W: np.ndarray, begins_W: np.ndarray, valid_W: np.ndarray) -> np.ndarray:
+    """Return the places of the valid windows that differ from the one before or begin something."""
+    begins_W[1:] |= (hash_W[1:] != hash_W[:-1]) | ~valid_W[:-1]
+    begins_W[0] = True
+    return np.flatnonzero(begins_W & valid_W)
+
+
+def _tables(
+    sequences: pa.ChunkedArray, k: int, chosen_N: np.ndarray | None, entries: Callable[[Block], Entries]
+) -> Iterator[Entries]:
     """Yield what several rows share, in as many passes as the capacity of a table makes necessary."""
-    overlap = entries.kmer.k - 1
-    capacity = max(CAPACITY, 2 * len(sequences), 2 * max(BLOCK, overlap))
-    first, span = 0, 2**64
+    capacity, first, span = max(CAPACITY, 2 * max(BLOCK, k)), 0, 2**64
     while first < 2**64:
         table = _Table(capacity, first, min(first + span, 2**64) - 1)
-        for letters_L, row_L in blocks(sequences, overlap):
-            if len(letters_L) > overlap:
-                table.add(*entries(letters_L, row_L))
+        for block in blocks(sequences, k - 1, chosen_N):
+            if len(block.letters) >= k:
+                table.add(*entries(block))
         table.sort()
         yield table.shared()
-        span = (table.last + 1 - first) * capacity // max(table.size, 1)
+        span = (table.last + 1 - first) * 7 * capacity // max(8 * table.size, 1)
         first = table.last + 1
+        span = max(span, (2**64 - first + 15) // 16)  # also behind a hash that filled a table
 
 
 class _Table:
@@ -315,7 +351,7 @@ class _Table:
 
     def sort(self) -> None:
         """Sort by hash, then row, and keep each pair once."""
-        order_E = np.argsort(self.hash_E[: self.size], kind="stable")  # rows came in ascending order
+        order_E = _order(self.hash_E[: self.size])  # rows came in ascending order
         hash_E, row_E = self.hash_E[order_E], self.row_E[order_E]
         fresh_E = np.append(True, (hash_E[1:] != hash_E[:-1]) | (row_E[1:] != row_E[:-1]))[: self.size]
         self.size = int(fresh_E.sum())
@@ -333,8 +369,21 @@ class _Table:
         self.sort()
         half = len(self.hash_E) // 2
         if self.size > half:
-            self.last = int(self.hash_E[half]) - 1
-            self.size = int(np.searchsorted(self.hash_E[: self.size], self.hash_E[half]))
+            self.last = max(int(self.hash_E[half]) - 1, int(self.hash_E[0]))
+            self.size = int(np.searchsorted(self.hash_E[: self.size], np.uint64(self.last), side="right"))
+        if self.size > half:  # one hash only
+            self.hash_E, self.row_E = np.resize(self.hash_E, 4 * half), np.resize(self.row_E, 4 * half)
+
+
+def _order(hash_E: np.ndarray) -> np.ndarray:
+    """Return the stable order: a fast sort of hash and place in one number, then its few ties."""
+    low = (1 << len(hash_E).bit_length()) - 1
+    key_E = hash_E & np.uint64(2**64 - 1 - low)
+    key_E |= np.arange(len(hash_E), dtype=np.uint64)
+    key_E.sort()
+    key_E &= np.uint64(low)
+    order_E = key_E.view(np.int64)
+    return order_E[np.argsort(hash_E[order_E], kind="stable")]
 
 
 def protein_clusters(
@@ -401,7 +450,7 @@ def _candidates(
     sequences: pa.ChunkedArray, equal_N: np.ndarray, identity: float, coverage: float, k: int
 ) -> np.ndarray:
     """Return (P, 2) rows of similar length that share enough k-mers, the most alike first."""
-    length_N = np.concatenate([[0], *(np.diff(_buffers(chunk)[0]) for chunk in sequences.chunks)])[1:]
+    length_N = _lengths(sequences)
     first_N = np.zeros(len(length_N), bool)
     first_N[np.unique(equal_N, return_index=True)[1]] = True
     words = _word_table(sequences, KmerHash(k, letters=RESIDUES), first_N, length_N)

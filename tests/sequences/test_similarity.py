@@ -66,6 +66,7 @@ def small_tables(monkeypatch):
     monkeypatch.setattr(similarity, "BLOCK", 7)
     monkeypatch.setattr(similarity, "CAPACITY", 16)
     monkeypatch.setattr(similarity, "SEED", 4)
+    monkeypatch.setattr(similarity, "LONG_SEED", 6)
 
 
 dna_rows = st.lists(st.text("ACGTacgN", max_size=30), min_size=1, max_size=8)
@@ -98,6 +99,49 @@ def test_shared_stretches_in_many_passes(small_tables, monkeypatch):
         expected = slow_clusters(stretches, lambda one, other: bool(one & other))
         assert shared_kmer_clusters(chunked(rows, 9), k, both_strands).tolist() == expected
     assert max(passes) > 3
+
+
+def test_every_path_of_tiny_tables(small_tables, monkeypatch):
+    passes, kept, resized = [], [], []
+    monkeypatch.setattr(similarity, "_tables", counted(similarity._tables, passes))
+    letters, shrink = similarity._listed_letters, similarity._Table._shrink
+    monkeypatch.setattr(
+        similarity, "_listed_letters", lambda *a: kept.append(len(letters(*a)[0])) or letters(*a)
+    )
+    monkeypatch.setattr(
+        similarity._Table, "_shrink", lambda self: shrink(self) or resized.append(len(self.hash_E))
+    )
+    rng = np.random.default_rng(3)
+    for trial in range(24):
+        k, both_strands = int(rng.integers(5, 40)), bool(rng.integers(2))
+        rows = ["".join(rng.choice(list("ACGT"), rng.integers(0, 120))) for _ in range(8)]
+        rows += ["A" * 300, "", "AC" * 25, "ACACG" * 9] if trial % 2 else []
+        for _ in range(4):  # copies of k letters or one less, on either strand, beside strange letters
+            size, source, target = k - int(rng.integers(2)), *rng.integers(0, 8, 2)
+            at = int(rng.integers(0, max(1, len(rows[source]) - size)))
+            piece = rows[source][at : at + size]
+            piece = reverse_complement(piece) if rng.integers(2) else piece.lower()
+            rows[target] += rng.choice(["N", "T", "-"]) + piece
+        rows = [rows[i] for i in rng.permutation(len(rows))]
+        stretches = [words(row, k, both_strands) for row in rows]
+        expected = slow_clusters(stretches, lambda one, other: bool(one & other))
+        found = shared_kmer_clusters(chunked(rows, int(rng.integers(0, 8))), k, both_strands)
+        assert found.tolist() == expected
+    assert max(passes) > 3
+    assert (min(kept), max(kept) > 0) == (0, True)  # some blocks are skipped
+    assert max(resized) > 2 * 40  # one hash filled a table
+
+
+def test_no_stretch_across_what_is_skipped():
+    rng = np.random.default_rng(4)
+    for k in (2, 3, 7):
+        text, listed_S, begin = "".join(rng.choice(list("ACGT"), 200)), rng.random(110) < 0.3, 5
+        letters_L, row_L = np.frombuffer(text.encode(), np.uint8), np.zeros(200, np.int32)
+        kept_L, row_L = similarity._listed_letters(similarity.Block(letters_L, row_L, begin), listed_S, k)
+        found = np.flatnonzero(KmerHash(k).valid(kept_L, row_L))
+        near = [any(listed_S[max(s - 1, 0) : s + 1]) for s in (np.arange(200) + begin) // k]
+        expected = [text[i : i + k] for i in range(201 - k) if all(near[i : i + k])]
+        assert [kept_L[i : i + k].tobytes().decode() for i in found] == expected
 
 
 def counted(tables, passes):
@@ -161,6 +205,31 @@ def test_different_stretches_have_different_hashes(k):
     canonical = [min(stretch, reverse_complement(stretch)) for stretch in stretches]
     for hashes, names in ((forward, stretches), (both, canonical)):
         assert len(set(hashes)) == len(set(names)) == len(set(zip(hashes, names, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("k", "places"), [(40, (0, 7, 8, 15, 31, 32, 39)), (100, (0, 31, 32, 36, 64, 67, 99))]
+)
+def test_changes_where_packed_letters_begin_and_end(k, places):
+    """Differences in the highest bits of packs of letters must not cancel each other."""
+    base = np.random.default_rng(k).choice(np.frombuffer(b"ACGT", np.uint8), k)
+    stretches = np.tile(base, (4 ** len(places), 1))
+    stretches[:, places] = np.stack(np.meshgrid(*[list(b"ACGT")] * len(places)), -1).reshape(-1, len(places))
+    for kmer in (KmerHash(k), KmerHash(k, both_strands=True)):
+        hashes = [kmer(part.ravel())[::k] for part in np.array_split(stretches, 16)]
+        assert len(np.unique(np.concatenate(hashes))) == len(stretches)
+
+
+@pytest.mark.parametrize("k", [100, 128])
+def test_pairs_of_changes_have_different_hashes(k):
+    base, (one_P, other_P) = np.full(k, ord("A"), np.uint8), np.triu_indices(k, 1)
+    stretches = np.tile(base, (9 * len(one_P), 1))
+    for i, (one, other) in enumerate((one, other) for one in b"CGT" for other in b"CGT"):
+        rows = np.arange(i * len(one_P), (i + 1) * len(one_P))
+        stretches[rows, one_P], stretches[rows, other_P] = one, other
+    for kmer in (KmerHash(k), KmerHash(k, both_strands=True)):
+        hashes = [kmer(part.ravel())[::k] for part in np.array_split(stretches, 16)]
+        assert len(np.unique(np.concatenate(hashes))) == len(stretches)
 
 
 def test_clusters_are_numbered_by_their_first_rows():
