@@ -38,7 +38,7 @@ def leakage_report(
         shared_kmers: false where splits share no k-mer by construction: none is looked for.
 
     Returns:
-        ``kmer``; ``splits``: by split its rows and those that repeat an earlier one of the same split;
+        ``kmer``, and ``kmer_counted``: false if none was looked for; ``splits``: by split its rows and those that repeat an earlier one of the same split;
         ``pairs``: by pair, as in "test in train", of the rows of the first how many are in the second as they
         are (``exact``, and of these with another label: ``conflicting_labels``), as their reverse complement
         (DNA) and with a shared k-mer (``shared_kmer``), each with its share; ``largest_cluster``: its
@@ -47,7 +47,7 @@ def leakage_report(
     kmer = kmer or KMER[alphabet]
     digests_2N, length_N = _digests(sequences, split_N, alphabet)
     found = [split for split in range(len(SPLITS)) if (split_N == split).any()]
-    report: dict[str, Any] = {"kmer": kmer, "splits": {}, "pairs": {}}
+    report: dict[str, Any] = {"kmer": kmer, "kmer_counted": shared_kmers, "splits": {}, "pairs": {}}
     for split in found:
         own = digests_2N[0, split_N == split]
         report["splits"][SPLITS[split]] = {"rows": len(own), "duplicates": len(own) - len(np.unique(own))}
