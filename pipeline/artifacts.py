@@ -18,10 +18,11 @@ from pipeline.errors import UserError
 from pipeline.log import say
 
 MANIFEST = "manifest.json"
-KEY = ".key"
+STAGE = ".stage"
 VERSIONED = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy", "biopython")
 # Settings that change where or how fast a result comes, but not what it is.
-NOT_HASHED = {"output", "name", "micro_batch_tokens", "launch", "resume", "keep_checkpoints", "log_every"}
+NOT_HASHED = {"output", "name", "micro_batch_tokens", "launch", "resume", "log_every", "max_bad_steps"}
+NOT_HASHED |= {"keep_checkpoints", "checkpoint_every"}
 
 
 @dataclass
@@ -149,15 +150,15 @@ def _locked(output: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def _open_workspace(output: Path, key: str, resumable: bool) -> Workspace:
-    """Return an empty folder beside the output, or the unfinished one of the same work."""
+def _open_workspace(output: Path, stage: str, resumable: bool) -> Workspace:
+    """Return an empty folder beside the output, or the one that this stage left unfinished."""
     partial = output.with_name(f".{output.name}.partial")
-    key_file = partial / KEY
-    if not (resumable and key_file.is_file() and key_file.read_text() == key):
-        key_file.unlink(missing_ok=True)
+    stage_file = partial / STAGE
+    if not (resumable and stage_file.is_file() and stage_file.read_text() == stage):
+        stage_file.unlink(missing_ok=True)
         _remove(partial)
     partial.mkdir(exist_ok=True)
-    key_file.write_text(key)
+    stage_file.write_text(stage)
     return Workspace(partial)
 
 
@@ -194,7 +195,8 @@ def produce(
 
     Does nothing if the folder is there already, made from the same inputs and settings. ``volatile`` names
     files (by prefix) whose bytes differ between equal runs, such as logs with times: they are not hashed.
-    A ``resumable`` stage finds its own unfinished work again, if inputs and settings are still the same.
+    A ``resumable`` stage finds its own unfinished work again, whatever its inputs and settings were; what of
+    it is still of use is for ``build`` to see.
 
     Raises:
         UserError: an input is missing, or the output holds something else than this stage's earlier result.
@@ -210,14 +212,14 @@ def produce(
         return Result(output, previous, up_to_date=True)
 
     with _locked(output):
-        workspace = _open_workspace(output, key, resumable)
+        workspace = _open_workspace(output, stage, resumable)
         try:
             build(workspace)
         except BaseException:
             if not resumable:
                 shutil.rmtree(workspace.path, ignore_errors=True)
             raise
-        files = _hash_files(workspace.path, (KEY, *volatile))
+        files = _hash_files(workspace.path, (STAGE, *volatile))
         manifest = {
             "stage": stage,
             "key": key,
@@ -230,5 +232,5 @@ def produce(
         }
         workspace.write_json(MANIFEST, manifest)
         _publish(workspace.path, output)
-        (output / KEY).unlink()
+        (output / STAGE).unlink()
     return Result(output, manifest, up_to_date=False)

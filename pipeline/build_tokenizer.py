@@ -19,6 +19,7 @@ READ = {
     "byte-pairs": {"corpus", "vocabulary_size", "longest"},
 }
 CODON = 3
+K = {"dna": 6, "protein": 1}  # unless another is chosen
 
 
 def _check(config: BuildTokenizerConfig) -> None:
@@ -69,21 +70,19 @@ def run(config: BuildTokenizerConfig) -> Result:
     _check(config)
 
     def build(workspace: Workspace) -> None:
-        from pipeline.tokens.vocabulary import build_tokenizer, save_tokenizer
+        from pipeline.tokens.vocabulary import build_tokenizer, save_as_json
 
         learnt = _learn(config, config.corpus) if config.corpus else {}
         tokenizer = build_tokenizer(
             config.alphabet,
-            CODON if config.units == "codons" else config.k,
+            CODON if config.units == "codons" else config.k or K[config.alphabet],
             config.overlapping,
             config.max_length,
             units=config.units,
             letters=config.letters,
             **learnt,
         )
-        save_tokenizer(tokenizer, workspace.path)
-        for source in workspace.path.glob("*.py"):  # a tokenizer folder is JSON only; checkpoints carry code
-            source.unlink()
+        save_as_json(tokenizer, workspace.path)
         workspace.counts["tokens"] = len(tokenizer)
         say(f"{config.output}: {len(tokenizer)} tokens")
 

@@ -212,10 +212,15 @@ class OptimizerConfig(Section):
     epsilon: Annotated[float, Field(gt=0)] = 1e-8
     clip: Annotated[float, Field(gt=0)] = 1.0
     """largest gradient norm"""
-    warmup: int = 50
+    warmup: Annotated[int, Field(ge=0)] = 50
     """steps from zero to the peak"""
+    schedule: Literal["cosine", "linear", "wsd"] = "cosine"
+    """after the warm-up: a cosine, a straight line, or the peak until a straight decay at the end (wsd: a run
+    that is lengthened goes on from before the decay, exactly as if it had been longer from the start)"""
+    decay: Fraction = 0.1
+    """wsd: share of the steps that the decay takes"""
     final: Fraction = 0.0
-    """share of the peak that the cosine ends at"""
+    """share of the peak that the last step has"""
 
 
 class PretrainConfig(StageConfig):
@@ -240,18 +245,32 @@ class PretrainConfig(StageConfig):
     """bases (residues) of validation and of test text scored, at most"""
     checkpoint_every: Positive = 250
     """steps between checkpoints"""
-    keep_checkpoints: Positive = 2
-    """newest checkpoints kept"""
+    keep_checkpoints: Annotated[int, Field(ge=-1)] = 2
+    """newest checkpoints kept (-1: all); the newest and the best are never deleted"""
+    keep_best: bool = True
+    """end with the weights that validated best, not with the last (without a validation split: the last)"""
     log_every: Positive = 10
     """steps between log lines"""
-    resume: Literal["auto", "never"] = "auto"
-    """auto: go on from the newest complete checkpoint of an interrupted run"""
+    resume: Literal["auto", "never"] | Path = "auto"
+    """auto: go on from the newest complete checkpoint of an interrupted run, or of a finished one that had
+    fewer steps; never: start over; or the folder of a checkpoint to go on from"""
+    resume_changed: bool = False
+    """go on though settings changed that the result depends on (they are named, and go on record)"""
+    max_bad_steps: Positive = 3
+    """steps in a row without a finite loss and gradient, each passed over, after which the run stops"""
     precision: Literal["no", "bf16", "fp16"] = "no"
     """bf16: automatic mixed precision; fp16: refused on a GPU, and read as no elsewhere"""
     count_model: bool = True
     """score the two-sided count model on the same hidden runs, as the baseline"""
     launch: str | None = None
     """strandlm run: launcher put before the command, for example 'accelerate launch --num_processes 4'"""
+
+    @field_validator("resume")
+    @classmethod
+    def _no_other_word(cls, value: Any) -> Any:
+        if isinstance(value, Path) and not value.name.startswith("step-"):
+            raise ValueError("use 'auto' or 'never', or a checkpoint's folder (.../step-000123)")
+        return value
 
 
 class FinetuneConfig(StageConfig):
@@ -397,8 +416,8 @@ class BuildTokenizerConfig(StageConfig):
     alphabet: Alphabet = "dna"
     units: Literal["k-mers", "codons", "byte-pairs"] = "k-mers"
     """what a token is: k letters, a codon in frame from the first base, or a piece learnt from a corpus"""
-    k: Annotated[int, Field(ge=1, le=8)] = 6
-    """letters in a token"""
+    k: Annotated[int, Field(ge=1, le=8)] | None = None
+    """letters in a token (default: 6, for proteins 1)"""
     overlapping: bool = False
     """one token for every base instead of one for every k bases"""
     corpus: Path | None = None
@@ -408,7 +427,7 @@ class BuildTokenizerConfig(StageConfig):
     longest: Annotated[int, Field(ge=2)] = 16
     """byte pairs: letters in the longest token"""
     letters: LettersConfig = LettersConfig()
-    max_length: Positive = 512
+    max_length: Annotated[int, Field(ge=3)] = 512
     """context in tokens, specials included"""
 
 

@@ -49,7 +49,7 @@ def _build(config: TokenizeConfig, tokenizer: Path, workspace: Workspace) -> Non
             f"{manifest['config']['alphabet']} sequences; choose another tokenizer"
         )
     letters = LettersConfig(**manifest["config"].get("letters", {}))
-    retarget(tokenizer, workspace.path / "tokenizer", letters)
+    _say_policy(retarget(tokenizer, workspace.path / "tokenizer", letters))
     splits, features = {}, None
     for name, dataset in corpus.items():
         features = _features(dataset.features, codec, letters.case == "soft-mask")
@@ -61,6 +61,12 @@ def _build(config: TokenizeConfig, tokenizer: Path, workspace: Workspace) -> Non
     save_splits(workspace.path, splits, features, manifest["content"].encode())
     for name in splits:
         (workspace.path / f".{name}.arrow").unlink()
+
+
+def _say_policy(changed: dict[str, tuple[str, str]]) -> None:
+    if changed:
+        keys = ", ".join(f"{key} {new} (was {old})" for key, (old, new) in changed.items())
+        say(f"letters: the tokenizer follows the corpus's policy instead of its own: {keys}")
 
 
 def _features(corpus: "Features", codec: "Codec", soft_mask: bool) -> "Features":

@@ -1,6 +1,7 @@
 """The stage that gives bits per hidden base (or residue) of a checkpoint, by data set and group."""
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,22 @@ COLUMNS = {
     "other": "other",
 }
 PRINTED = ("hidden_letters", "bits", "standard_error", "count_model", "composition", "single", "joint")
+WHERE_KNOWN = ("soft_masked", "other")  # printed for data sets that have them
 GROUPS = 20  # printed
 TOTAL = "(all)"
+
+
+@dataclass(frozen=True)
+class _DataSet:
+    """A token folder that fits the checkpoint and the settings, its codec, and the text hidden in it.
+
+    ``groups`` holds the group of every row of the split that is scored; empty if there are none.
+    """
+
+    splits: dict[str, "TokenSplit"]
+    codec: "Codec"
+    groups: list[str]
+    text: "HiddenText"
 
 
 def _window(config: EvaluateConfig, model, codec: "Codec") -> int:
@@ -85,13 +100,31 @@ def _groups(split: "TokenSplit", by: str, folder: Path) -> list[str]:
     return [str(value) for value in columns[by]]
 
 
-def _references(
-    splits: dict[str, "TokenSplit"], codec: "Codec", text: "HiddenText", window: int, config: EvaluateConfig
-) -> dict[str, "Bits"]:
+def _open(folder: Path, window: int, alphabet: str, config: EvaluateConfig) -> _DataSet:
+    """Return a data set, ready to be scored.
+
+    Raises:
+        UserError: it does not fit the checkpoint or the settings.
+    """
+    from pipeline.tokens.bits import hidden_text
+
+    splits, codec = _splits(folder, config.split, alphabet)
+    groups = _groups(splits[config.split], config.by, folder) if config.by else []
+    text = hidden_text(splits[config.split], codec, window, config.letters)
+    if not text.windows:
+        raise UserError(
+            f"data: {folder}: no letters of the {config.split} split can be hidden: windows hold no "
+            f"{text.run} real letters in a row in their frame; use longer rows or a larger window"
+        )
+    return _DataSet(splits, codec, groups, text)
+
+
+def _references(data: _DataSet, window: int, config: EvaluateConfig) -> dict[str, "Bits"]:
     """Return what counting in the training split gives, where there is one, and say what is left out."""
     from pipeline.tokens.bits import hidden_text
     from pipeline.training.scores import reference_bits
 
+    splits, codec, text = data.splits, data.codec, data.text
     if "train" not in splits:
         say("no train split, so neither count model nor composition to compare with")
         return {}
@@ -104,23 +137,17 @@ def _references(
     return reference_bits(splits["train"], codec, text, tuning if tuning.windows else text)
 
 
-def _evaluate(model, codec: "Codec", folder: Path, config: EvaluateConfig) -> list[dict[str, Any]]:
+def _evaluate(
+    model, codec: "Codec", data: _DataSet, window: int, config: EvaluateConfig
+) -> list[dict[str, Any]]:
     """Return the scores of a data set, then those of each of its groups."""
-    from pipeline.tokens.bits import hidden_text
     from pipeline.training.scores import network_bits, summary
 
-    splits, letters = _splits(folder, config.split, codec.alphabet)
-    split, window = splits[config.split], _window(config, model, codec)
-    groups = _groups(split, config.by, folder) if config.by else []
-    text = hidden_text(split, letters, window, config.letters)
-    if not text.windows:
-        raise UserError(
-            f"data: {folder}: every row of the {config.split} split is too short to hide a run in"
-        )
-    bits, facts = network_bits(model, codec, text)
-    bits |= _references(splits, letters, text, window, config)
+    bits, facts = network_bits(model, codec, data.text)
+    bits |= _references(data, window, config)
     rows = [{"group": TOTAL, **summary(bits), **facts}]
-    group_W = np.array([groups[record] for record in text.records if groups])
+    groups = data.groups
+    group_W = np.array([groups[record] for record in data.text.records if groups])
     return rows + [{"group": name, **summary(bits, group_W == name)} for name in sorted(set(groups))]
 
 
@@ -138,11 +165,12 @@ def _say_table(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     groups = sorted(rows[1:], key=lambda row: -row["hidden_letters"])[:GROUPS]
+    printed = [*PRINTED, *(name for name in WHERE_KNOWN if COLUMNS[name] in rows[0])]
     table = Table(box=None, pad_edge=False)
-    for name in ("group", *PRINTED):
+    for name in ("group", *printed):
         table.add_column(name.replace("_", " "), justify="left" if name == "group" else "right")
     for row in (rows[0], *groups):
-        numbers = [f"{row[COLUMNS[n]]:.4f}" if COLUMNS[n] in row else "" for n in PRINTED[1:]]
+        numbers = [f"{row[COLUMNS[n]]:.4f}" if COLUMNS[n] in row else "" for n in printed[1:]]
         table.add_row(row["group"], f"{row['hidden_letters']:,}", *numbers)
     console = Console(width=160)
     with console.capture() as capture:
@@ -153,7 +181,10 @@ def _say_table(rows: list[dict[str, Any]]) -> None:
         say(f"{len(rows) - 1 - GROUPS} smaller groups are in scores.tsv")
 
 
-def _say_caveats(row: dict[str, Any]) -> None:
+def _say_caveats(row: dict[str, Any], split: str) -> None:
+    from pipeline.training.scores import say_if_few
+
+    say_if_few(row["hidden_letters"], split)
     if not row["comparable"]:
         say("not to be compared with other tokenizers: this one cannot hide runs of 6 bases alone")
     if row["not_scored"]:
@@ -168,12 +199,14 @@ def run(config: EvaluateConfig) -> Result:
         from pipeline.training.scores import load_language_model, metric_name
 
         model, codec = load_language_model(config.checkpoint)
+        window = _window(config, model, codec)
+        opened = [_open(folder, window, codec.alphabet, config) for folder in config.data]
         table, metrics = [], {}
-        for name, folder in zip(names, config.data, strict=True):
+        for name, data in zip(names, opened, strict=True):
             say(f"{name}, {config.split} split:")
-            rows = _evaluate(model, codec, folder, config)
+            rows = _evaluate(model, codec, data, window, config)
             _say_table(rows)
-            _say_caveats(rows[0])
+            _say_caveats(rows[0], config.split)
             table += [{"data_set": name, **row} for row in rows]
             metric = metric_name(codec.alphabet) + (f":{name}" if len(names) > 1 else "")
             metrics[metric] = {key: value for key, value in rows[0].items() if key != "group"}

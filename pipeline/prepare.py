@@ -16,35 +16,21 @@ from pipeline.artifacts import Result, Workspace, produce
 from pipeline.config import PrepareConfig
 from pipeline.errors import UserError
 from pipeline.log import say
-from pipeline.sequences.alphabets import case_separates
+from pipeline.sequences.accounts import corpus_counts, dropped_line
+from pipeline.sequences.checks import check_settings
 from pipeline.sequences.corpus import save_splits
 from pipeline.sequences.draft import Draft, drawn_shares
 from pipeline.sequences.files import find_files
-from pipeline.sequences.intake import Intake, Tally
+from pipeline.sequences.intake import Intake
+from pipeline.sequences.intervals import COLUMNS as PLACE
 from pipeline.sequences.intervals import FORMATS as INTERVALS
 from pipeline.sequences.intervals import read_intervals
 from pipeline.sequences.leakage import leakage_report, say_leakage
 from pipeline.sequences.readers import read_files
 from pipeline.sequences.records import Notes, Record
-from pipeline.sequences.splits import SPLITS, check_fractions
+from pipeline.sequences.splits import SPLITS
 from pipeline.sequences.spool import Spool
 
-COLUMNS = ("id", "start", "sequence", "label", "gaps", "cluster", "input_ids", "soft_mask")
-PLACE = ("chromosome", "window_start", "window_end", "strand")
-DROPPED = (
-    "empty",
-    "bad_records",
-    "bad_letters",
-    "unknown_chromosome",
-    "outside_genome",
-    "too_short",
-    "all_unknown",
-    "too_unknown",
-    "too_close_to_test",
-    "duplicates",
-    "conflicting_labels",
-    "within_buffers",
-)
 PIECE = 1 << 22
 
 
@@ -57,77 +43,20 @@ def run(config: PrepareConfig) -> Result:
     removed before it, offset, ...), if gaps are removed. Records longer than `LONGEST_ROW` letters become
     several rows, which share a split.
 
-    The manifest's counts say what was read (records), kept (rows: records or their blocks), changed and
-    dropped (by reason), and what each split holds. Of exact duplicates one stays (with given splits: one in
-    test, else in validation, else in train), of sequences that have two labels none. A reverse complement is
-    a duplicate only if ``strandless``, but shares a split with its other strand. With ``test_input`` the test
-    split is that alone, and ``test`` is not used.
+    The manifest's counts say what was read, kept, dropped (by reason), removed and changed, and what each
+    split holds; they close exactly (`corpus_counts`). Of exact duplicates one stays (with given splits: one
+    in test, else in validation, else in train), of sequences that have two labels none. A reverse complement
+    is a duplicate only if ``strandless``, but shares a split with its other strand. With ``test_input`` the
+    test split is that alone.
 
     Raises:
         UserError: settings that contradict each other, a file that cannot be read, a bad record (unless
-            ``on_bad_record`` is skip), or nothing left to write.
+            ``on_bad_record`` is skip), or nothing left to train on.
     """
-    _check(config)
+    check_settings(config)
     notes = Notes()
     files = _Files(config, notes)
     return produce("prepare", config, files.named(), lambda space: _build(config, files, notes, space))
-
-
-def _check(config: PrepareConfig) -> None:
-    """Refuse settings that contradict each other."""
-    _check_inputs(config)
-    _check_columns(config)
-    _check_splits(config)
-    if config.aligned and config.block:
-        raise UserError("prepare: an alignment cannot be cut into blocks; give either aligned or block")
-    if config.aligned and config.letters.gaps == "remove":
-        raise UserError("prepare: an alignment keeps its gaps; give either aligned or letters.gaps: remove")
-    if config.strandless and config.alphabet != "dna":
-        raise UserError("prepare: proteins have no other strand; drop strandless")
-
-
-def _check_inputs(config: PrepareConfig) -> None:
-    if bool(config.input) == bool(config.classes):
-        raise UserError("prepare: give sequence files either as input or as classes (name: file)")
-    if len(set(config.classes.values())) < len(config.classes):
-        raise UserError("prepare: one file is given for two classes; every class needs its own")
-    if config.test_input and (config.classes or config.split_column or config.test_names):
-        other = next(n for n in ("classes", "split_column", "test_names") if getattr(config, n))
-        raise UserError(
-            f"prepare: test_input and {other} both say what is tested or which class it is; drop one"
-        )
-    if not config.genome:
-        for name in ("feature", "anchor", "upstream", "downstream", "circular"):
-            if getattr(config, name):
-                raise UserError(f"prepare: {name} is for intervals of a genome; give genome, or drop {name}")
-
-
-def _check_columns(config: PrepareConfig) -> None:
-    if config.classes and config.label_column:
-        raise UserError("prepare: classes are the labels already; drop label_column")
-    for name in config.keep_columns:
-        if name in COLUMNS or (config.genome and name in PLACE):
-            raise UserError(f"prepare: keep_columns: {name!r} is a column of the corpus itself; rename yours")
-
-
-def _check_splits(config: PrepareConfig) -> None:
-    by, named = config.split_by, [n for n in ("validation_names", "test_names") if getattr(config, n)]
-    if config.split_column and (by != "auto" or named):
-        raise UserError(f"prepare: split_column gives the splits; drop {named[0] if named else 'split_by'}")
-    if by == "block" and not config.block:
-        raise UserError("prepare: split_by: block needs block, the length of one")
-    if by == "chromosome" and not config.genome and "chromosome" not in config.keep_columns:
-        raise UserError(
-            "prepare: split_by: chromosome needs intervals (genome) or a column chromosome (keep_columns); "
-            "if the records are the chromosomes, use split_by: record"
-        )
-    if named and by not in ("record", "chromosome"):
-        raise UserError(f"prepare: {named[0]} needs split_by: record or split_by: chromosome")
-    both = set(config.validation_names) & set(config.test_names)
-    if both:
-        raise UserError(f"prepare: {min(both)!r} is in validation_names and in test_names; choose one")
-    if not config.split_column:
-        check_fractions(*drawn_shares(config))
 
 
 class _Files:
@@ -140,9 +69,8 @@ class _Files:
         self.input = [*find_files(config.input, notes, **known), *self.class_of]
         self.tests = find_files(config.test_input, notes, **known)
         self.genome = config.genome
-        twice = next((file for file in self.tests if file in self.input), None)
-        if twice:
-            raise UserError(f"prepare: {twice} is in input and in test_input; drop one")
+        classes = {f"class {name}": files for name, files in inside.items()}
+        _check_twice(classes or {"input": self.input, "test_input": self.tests})
 
     def named(self) -> dict[str, Path]:
         """Return all files under names that say what they are for, in their order."""
@@ -177,6 +105,17 @@ class _Files:
         )
 
 
+def _check_twice(given: dict[str, list[Path]]) -> None:
+    """Refuse a file that is given twice, by whatever path."""
+    seen: dict[Path, str] = {}
+    for key, file in ((key, file) for key, files in given.items() for file in files):
+        place = file.resolve()
+        if place in seen:
+            both = f"given twice in {key}" if seen[place] == key else f"in {seen[place]} and in {key}"
+            raise UserError(f"prepare: {file} is {both}; drop one")
+        seen[place] = key
+
+
 def _texts(config: PrepareConfig) -> list[str]:
     """Return the columns that are spooled as text."""
     return [*dict.fromkeys(config.keep_columns), *(PLACE if config.genome else ())]
@@ -196,9 +135,14 @@ def _build(config: PrepareConfig, files: _Files, notes: Notes, workspace: Worksp
     _save(draft, names, code_N, workspace.path)
     leaks = {**given, "corpus": _leakage(draft)}
     workspace.write_json("leakage.json", leaks)
-    workspace.counts.update(_counts(draft, intake.tally, names, code_N))
+    workspace.counts.update(corpus_counts(draft, intake.tally, names, code_N))
     workspace.counts["leakage"] = {name: _summary(report) for name, report in leaks.items()}
     _report(workspace.counts, leaks, draft)
+    if intake.tally.looks_like_dna:
+        say(
+            "warning: these proteins look like DNA (A C G T U N and hardly anything else); "
+            "is --alphabet dna meant?"
+        )
     for path in workspace.path.glob(".*.arrow"):
         path.unlink()
 
@@ -218,6 +162,7 @@ def _leakage(draft: Draft) -> dict[str, Any]:
         draft.in_table(draft.label_N, -1) if draft.labelled else None,
         kmer=config.repeat if apart else None,
         shared_kmers=not apart,
+        strandless=config.strandless,
     )
 
 
@@ -233,17 +178,35 @@ def _summary(report: dict[str, Any]) -> dict[str, Any]:
 
 def _decide(draft: Draft, path: Path) -> None:
     """Drop what is too close to the tests and what is there twice, and split the rest."""
-    config = draft.config
+    config, none_given = draft.config, not (draft.split_N == 0).any()
     if config.test_input:
         draft.clear_test()
     draft.deduplicate()
     if not draft.kept.any():
         inputs = config.input or list(config.classes.values())
-        raise UserError(f"{', '.join(map(str, inputs))}: no usable record; {_drops(draft.notes)}")
+        raise UserError(f"{', '.join(map(str, inputs))}: no usable record; {dropped_line(draft.notes)}")
     if not config.split_column:
         draft.assign()
     if draft.split_by == "block" and config.buffer and not config.split_column:
         draft.trim(path)
+    if config.split_column and none_given:
+        say("note: no row is for train: the corpus can be evaluated, not trained on")
+    else:
+        _check_training(draft)
+
+
+def _check_training(draft: Draft) -> None:
+    """Refuse a corpus that has lost its rows to train on."""
+    held = [f"{(draft.split_N == code).sum()} rows are for {SPLITS[code]}" for code in (1, 2)]
+    if (draft.split_N == 0).any():
+        return
+    remedy = "leave fewer names to validation_names and test_names"
+    if draft.config.split_column:
+        remedy = "give rows for train that validation and test do not hold"
+    elif draft.config.test_input:
+        remedy = "give input that is not in test_input"
+    lost = f"; {dropped_line(draft.notes)}" if dropped_line(draft.notes) else ""
+    raise UserError(f"prepare: no row is left to train on: {', '.join(held)}{lost}; {remedy}")
 
 
 def _class_names(config: PrepareConfig, labels: dict[str, int]) -> list[str]:
@@ -294,39 +257,6 @@ def _typed(name: str, texts: pa.ChunkedArray) -> pa.ChunkedArray:
         return texts
 
 
-def _counts(draft: Draft, tally: Tally, names: list[str], code_N: np.ndarray) -> dict[str, Any]:
-    """Return the manifest's counts."""
-    notes, kept_N, letters_N = draft.notes, draft.kept, draft.letters_N
-    others = {k: notes[k] for k in sorted(notes) if k not in DROPPED and notes[k]}
-    counts = {
-        "generated_ids": 0,
-        "renamed_ids": 0,
-        **others,
-        "read": {"records": tally.records + notes["empty"], "letters": tally.letters},
-        "kept": {"rows": int(kept_N.sum()), "letters": int(letters_N[kept_N].sum())},
-        "dropped": {reason: notes[reason] for reason in DROPPED if notes[reason]},
-        "changed": dict(sorted(tally.changed.items())),
-        "records_cut": 0 if draft.config.block else draft.records_cut(),
-        "soft_masked_fraction": round(tally.lower_case / max(tally.letters, 1), 6),
-        "splits": {},
-    }
-    for code, split in enumerate(SPLITS):
-        of_N = draft.split_N == code
-        if of_N.any():
-            counts["splits"][split] = {"rows": int(of_N.sum()), "letters": int(letters_N[of_N].sum())}
-            if names:
-                labels = np.bincount(code_N[of_N], minlength=len(names)).tolist()
-                counts["splits"][split]["labels"] = dict(zip(names, labels, strict=True))
-    if names:
-        counts["case_separates_labels"] = case_separates(tally.case_labels, tally.case_shares)
-    return counts
-
-
-def _drops(notes: Notes) -> str:
-    parts = [f"{notes[reason]} {reason.replace('_', ' ')}" for reason in DROPPED if notes[reason]]
-    return "dropped: " + ", ".join(parts) if parts else ""
-
-
 def _report(counts: dict[str, Any], leaks: dict[str, dict[str, Any]], draft: Draft) -> None:
     read, kept = counts["read"], counts["kept"]
     say(f"read {read['records']} records, {read['letters']} letters")
@@ -334,10 +264,13 @@ def _report(counts: dict[str, Any], leaks: dict[str, dict[str, Any]], draft: Dra
     changed = [f"{number} {kind.replace('_', ' ')}" for kind, number in counts["changed"].items()]
     if changed:
         say("changed letters: " + ", ".join(changed))
-    if _drops(draft.notes):
-        say(_drops(draft.notes))
-    if counts.get("buffer_letters"):
-        say(f"cut off {counts['buffer_letters']} letters between blocks of different splits")
+    removed = [f"{number} {kind.replace('_', ' ')}" for kind, number in counts["removed"].items()]
+    if removed:
+        say("removed letters: " + ", ".join(removed))
+    if dropped_line(draft.notes):
+        say(dropped_line(draft.notes))
+    if counts.get("blanks_removed"):
+        say(f"removed {counts['blanks_removed']} blanks inside sequences")
     splits = counts["splits"].items()
     say("; ".join(f"{name}: {of['rows']} rows, {of['letters']} letters" for name, of in splits))
     for name, share in zip(SPLITS[1:], drawn_shares(draft.config), strict=True):

@@ -1,9 +1,11 @@
 """The stage that trains a language model on tokens (``accelerate launch -m pipeline.pretrain``)."""
 
+import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.artifacts import Result, Workspace, produce, read_manifest
+from pipeline.artifacts import Result, Workspace, hash_input, produce, read_manifest
 from pipeline.config import PretrainConfig
 from pipeline.errors import UserError
 from pipeline.log import say
@@ -11,6 +13,8 @@ from pipeline.log import say
 if TYPE_CHECKING:
     from pipeline.tokens.kmers import Codec
     from pipeline.tokens.store import TokenSplit
+    from pipeline.training.checkpoints import Progress
+    from pipeline.training.scores import Scores
 
 VOLATILE = ("metrics.jsonl", "tensorboard", "checkpoints")
 
@@ -96,14 +100,20 @@ def _make_objective(config: PretrainConfig, split: "TokenSplit", codec: "Codec")
     return AlignedObjective(split, codec, sequence_weights(rows))
 
 
+def _spans(split: "TokenSplit", windows) -> list[tuple[str, int, int]]:
+    """Return which letters of which records windows show, counted from 0, removed gaps left out."""
+    begins = [(split.ids[w.record], int(split.starts[w.record]) + w.start, w.length) for w in windows]
+    return [(name, begin, begin + length) for name, begin, length in begins]
+
+
 def _train(config: PretrainConfig, folder: Path, counts: dict[str, Any], accelerator) -> None:
     import transformers
 
-    from pipeline.artifacts import write_json
     from pipeline.tokens.store import load_tokens
-    from pipeline.tokens.vocabulary import load_tokenizer, save_tokenizer
+    from pipeline.training.checkpoints import enough_disk
     from pipeline.training.loop import Run, train
     from pipeline.training.plan import steps
+    from pipeline.training.resume import settings_of
     from pipeline.training.scores import Scores
 
     transformers.utils.logging.set_verbosity_error()
@@ -124,13 +134,45 @@ def _train(config: PretrainConfig, folder: Path, counts: dict[str, Any], acceler
     plan = steps(split.lengths, window, config.tokens_per_step, strands, config.seed)
     objective = _make_objective(config, split, codec)
     scores = Scores(config, splits, codec)
-    model = train(Run(accelerator, model, objective, plan, scores.during, folder), config)
-    if not accelerator.is_main_process:
-        return
-    _say_shares(objective)
+    spans = partial(_spans, split)
+    settings = settings_of(config, hash_input(config.data))
+    progress = train(Run(accelerator, model, objective, plan, scores.during, folder, spans, settings), config)
+    if accelerator.is_main_process:
+        _say_shares(objective)
+        counts |= {"skipped_steps": progress.skipped, "changed_on_resume": progress.changes}
+        with enough_disk(folder):
+            counts["weights_of_step"] = _take_best(model, folder, progress, config)
+            _export(config, folder, model, codec, scores, window)
+
+
+def _take_best(model, folder: Path, progress: "Progress", config: PretrainConfig) -> int:
+    """Put the weights that are to be the result into the model; return the step they are of."""
+    from pipeline.training.checkpoints import damage, load_weights, name_of
+
+    step, best = progress.step, progress.best_step
+    if progress.best is None:
+        return step
+    if config.keep_best and best != step:
+        path = folder / "checkpoints" / name_of(best)
+        if problem := damage(path):
+            say(f"{path}: {problem}; the result is step {step}, not this one, which validated best")
+            return step
+        load_weights(path, model)
+        step = best
+    say(f"the result is step {step} of {progress.step}; step {best} validated best ({progress.best:.4f})")
+    return step
+
+
+def _export(
+    config: PretrainConfig, folder: Path, model, codec: "Codec", scores: "Scores", window: int
+) -> None:
+    """Score the model on test text; write it, its tokenizer and the scores."""
+    from pipeline.artifacts import write_json
+    from pipeline.tokens.vocabulary import load_tokenizer, save_tokenizer
+
     metrics = {}
     if config.model.architecture == "strand":
-        metrics = scores.final(model, make_model(config, codec, columns), config.count_model)
+        metrics = scores.final(model, make_model(config, codec, 0), config.count_model)
     for name, score in metrics.items():
         bits = [f"{key} {value:.4f}" for key, value in score.items() if isinstance(value, float)]
         say(", ".join(bits) + f" ({name}, {score['hidden_letters']} letters of the test split)")
@@ -178,6 +220,17 @@ def _accelerator(config: PretrainConfig):
     return accelerator
 
 
+def _find_earlier_work(config: PretrainConfig, folder: Path) -> None:
+    """Clear the folder where the run is to start over; else see whether it lengthens a finished one."""
+    from pipeline.training.resume import settings_of, take_over
+
+    if config.resume == "never":
+        for path in folder.glob("[!.]*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    elif config.resume == "auto" and not any(folder.glob("checkpoints/step-*")):
+        take_over(config.output, folder, config, settings_of(config, hash_input(config.data)))
+
+
 def run(config: PretrainConfig) -> Result:
     """Train; write a Hugging Face checkpoint with metrics.json beside the weights.
 
@@ -190,6 +243,7 @@ def run(config: PretrainConfig) -> Result:
     accelerator = _accelerator(config)
 
     def build(workspace: Workspace) -> None:
+        _find_earlier_work(config, workspace.path)
         broadcast_object_list([str(workspace.path)])
         _train(config, workspace.path, workspace.counts, accelerator)
 

@@ -6,6 +6,7 @@ import pytest
 import pipeline.build_tokenizer
 import pipeline.prepare
 from pipeline.artifacts import read_manifest
+from pipeline.cli import main
 from pipeline.config import BuildTokenizerConfig, LettersConfig, PrepareConfig
 from pipeline.errors import UserError
 from pipeline.tokens.kmers import codec_of
@@ -65,6 +66,28 @@ def test_any_k_from_1_to_8(tmp_path, k):
         assert tokenizer.decode(tokenizer(letters)["input_ids"], skip_special_tokens=True) == letters
 
 
+def test_proteins_need_no_k(tmp_path):
+    for number, settings in enumerate(({}, {"k": None}, {"k": 1})):
+        folder = build(tmp_path / str(number), alphabet="protein", **settings).folder
+        assert load_tokenizer(folder).tokenize("MKV") == ["M", "K", "V"]
+        assert codec_of(folder).k == 1
+
+
+def test_dna_has_6_letters_in_a_token_unless_another_number_is_chosen(tmp_path):
+    chosen, left_out = build(tmp_path / "chosen", k=6).folder, build(tmp_path / "left-out").folder
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (chosen / name).read_bytes() == (left_out / name).read_bytes()
+
+
+def test_a_context_has_room_for_a_token(tmp_path, capsys):
+    assert load_tokenizer(build(tmp_path / "t", k=1, max_length=3).folder).model_max_length == 3
+    with pytest.raises(SystemExit):
+        main(["build-tokenizer", "--output", str(tmp_path / "u"), "--max-length", "2"])
+    said = capsys.readouterr().err
+    assert "max_length: '2'" in said
+    assert "greater than or equal to 3" in said
+
+
 def test_codons_and_the_policy_for_letters(tmp_path):
     letters = LettersConfig(ambiguous="error")
     tokenizer = load_tokenizer(build(tmp_path / "codons", units="codons", k=3, letters=letters).folder)
@@ -81,9 +104,19 @@ def test_codons_and_the_policy_for_letters(tmp_path):
         ({"longest": 9, "units": "codons"}, "longest: 9: only for units byte-pairs, and units are codons"),
         ({"units": "byte-pairs", "k": 4}, "k: 4: only for units k-mers, and units are byte-pairs"),
         ({"units": "byte-pairs"}, "corpus: byte pairs are learnt from one; pass a folder written by prepare"),
-        ({"alphabet": "protein"}, "k: 6: protein tokenizers have one token for each residue; set k to 1"),
-        ({"alphabet": "protein", "units": "codons"}, "units: codons: protein tokenizers have one token"),
-        ({"alphabet": "protein", "units": "byte-pairs"}, "units: byte-pairs: protein tokenizers have one"),
+        ({"units": "byte-pairs", "k": 6}, "k: 6: only for units k-mers, and units are byte-pairs"),
+        (
+            {"alphabet": "protein", "k": 6},
+            "k: 6: protein tokenizers have one token for each residue; leave k out",
+        ),
+        (
+            {"alphabet": "protein", "overlapping": True},
+            "overlapping: True: protein .* residue; leave overlapping out",
+        ),
+        *(
+            ({"alphabet": "protein", "units": units}, f"units: {units}: .*; leave units out, or set alphabet")
+            for units in ("codons", "byte-pairs")
+        ),
     ],
 )
 def test_settings_that_exclude_each_other_are_refused(tmp_path, settings, message):

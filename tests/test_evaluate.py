@@ -134,8 +134,9 @@ def test_what_is_printed(evaluate, capsys):
     assert " ".join(lines[1].split()) == header
     assert lines[2].split()[:2] == ["(all)", "720"]
     assert len({len(line) for line in lines[1:3]}) == 1
-    assert len(lines) == 3 + 20 + 2
-    assert lines[-2] == "100 smaller groups are in scores.tsv"
+    assert len(lines) == 3 + 20 + 3
+    assert lines[-3] == "100 smaller groups are in scores.tsv"
+    assert lines[-2] == "warning: the score rests on 720 hidden letters of the test split alone"
     assert "1,200 letters are in no run" in lines[-1]
 
 
@@ -177,14 +178,16 @@ def random_dna(seed, length):
     return "".join(np.random.default_rng(seed).choice(list("ACGT"), length))
 
 
-def test_without_a_train_split_nothing_is_compared(evaluate, prepared, capsys):
-    table, _ = evaluate(data=[prepared("held", {"test": [random_dna(i, 40) for i in range(5)]})])
+def test_without_a_train_split_nothing_is_compared(evaluate, rule_folder, monkeypatch, capsys):
+    splits, codec = load_tokens(rule_folder / "tokens")
+    monkeypatch.setattr("pipeline.tokens.store.load_tokens", lambda _: ({"test": splits["test"]}, codec))
+    table, _ = evaluate()
     assert "no train split" in capsys.readouterr().err
     assert table[["count_model", "composition"]].isna().all().all()
     assert table["bits"].notna().all()
 
 
-def test_soft_masked_bases_have_a_mean_of_their_own(evaluate, prepared, rule_folder):
+def test_soft_masked_bases_have_a_mean_of_their_own(evaluate, prepared, rule_folder, capsys):
     records = [random_dna(i, 12).lower() + random_dna(i + 9, 28) for i in range(9)]
     data = prepared("soft", {"train": ["ACGT"], "test": records}, letters={"case": "soft-mask"})
     row = evaluate(data=[data])[0].iloc[0]
@@ -196,6 +199,9 @@ def test_soft_masked_bases_have_a_mean_of_their_own(evaluate, prepared, rule_fol
     assert 0 < soft.sum() < len(soft) == row["hidden_letters"]
     assert row["soft_masked"] == pytest.approx(found.bits[soft].mean(), abs=1e-5)
     assert row["other"] == pytest.approx(found.bits[~soft].mean(), abs=1e-5)
+    header, printed = (line for line in capsys.readouterr().err.splitlines() if line[:3] in ("gro", "(al"))
+    assert header.split()[-3:] == ["soft", "masked", "other"]
+    assert printed.split()[-2:] == [f"{row['soft_masked']:.4f}", f"{row['other']:.4f}"]
 
 
 def test_byte_pairs_are_reported_and_not_compared(evaluate, prepared, tmp_path, capsys):
@@ -219,12 +225,44 @@ def test_byte_pairs_are_reported_and_not_compared(evaluate, prepared, tmp_path, 
     [
         ({"by": "species"}, r"by: .*tokens has no column 'species'; its columns: id, .*kind"),
         ({"data": []}, "data: no token folder is given"),
-        ({"window": 3}, r"data: .*tokens: every row of the test split is too short"),
+        ({"window": 3}, r"data: .*tokens: no letters of the test split can be hidden: .* 6 real letters"),
+        ({"window": 41}, "window: 41: the model's context is 40 letters"),
     ],
 )
-def test_mistakes(evaluate, changes, message):
+def test_mistakes(evaluate, changes, message, capsys):
     with pytest.raises(UserError, match=message):
         evaluate(**changes)
+    assert "split:" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes", "message"),
+    [
+        ({"train": ["ACGTACGTACGT"]}, {}, r"split: .*second has no test split, only train"),
+        ({"train": ["ACGT"], "test": ["ACGTACG"]}, {"by": "kind"}, r"by: .*second has no column 'kind'"),
+        ({"train": ["ACGT"], "test": ["ACGNACGNACG"]}, {}, r"data: .*second: no letters of the test split"),
+    ],
+)
+def test_every_data_set_is_checked_before_any_is_scored(
+    evaluate, prepared, rule_folder, monkeypatch, rows, changes, message
+):
+    monkeypatch.delattr("pipeline.training.scores.network_bits")
+    with pytest.raises(UserError, match=message):
+        evaluate(data=[rule_folder / "tokens", prepared("second", rows)], **changes)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_text_full_of_unknown_letters_is_scored_without_noise(evaluate, prepared, capsys):
+    """No base of the validation text, and in the second data set of the test text, can be hidden alone."""
+    long, few = random_dna(1, 40), "ACGTAC" + "NACGT" * 6
+    rows = {"train": [random_dna(0, 4000)], "validation": [few], "test": [long]}
+    data = [prepared("some", rows), prepared("none", rows | {"test": [few.replace("AC", "CA")]})]
+    table, _ = evaluate(data=data)
+    assert table["hidden_letters"].tolist() == [6, 6]
+    said = capsys.readouterr().err
+    assert said.count("warning: the score rests on 6 hidden letters of the test split alone") == 2
+    assert table["count_model"].tolist() == pytest.approx([2, 2], abs=0.5)
+    assert table["single_count_model"].notna().tolist() == table["single"].notna().tolist() == [True, False]
 
 
 def test_data_that_does_not_fit(evaluate, prepared, rule_folder, tiny_model, tmp_path):

@@ -115,7 +115,7 @@ def test_scores_are_the_checkpoints_own(classifier_folder, scores, test_rows):
 
 def test_the_folder_is_a_checkpoint_and_nothing_else(classifier_folder):
     files = {str(path.relative_to(classifier_folder)) for path in classifier_folder.rglob("*")}
-    code = {"configuration_strand.py", "modeling_strand.py"}
+    code = {"attention_strand.py", "configuration_strand.py", "modeling_strand.py"}
     tokenizer = {"tokenizer_config.json", "tokenizer.json"}
     ours = {"manifest.json", "metrics.json", "scores.tsv"}
     assert files == {"config.json", "model.safetensors"} | code | tokenizer | ours

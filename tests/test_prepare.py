@@ -69,7 +69,10 @@ def test_unknown_bases(prepare, capsys):
     fasta = f">a\nACGTRYKMACGTNNNNNNNNNNNNACGT\n>n\n{'N' * 500}\n>b\nAACCNNNN\n"
     result = prepare(fasta, **WHOLE)
     assert rows(result) == [("b", 0, "AACCNNNN")]
-    assert result.manifest["counts"]["dropped"] == {"all_unknown": 1, "too_unknown": 1}
+    assert result.manifest["counts"]["dropped"] == {
+        "all_unknown": {"rows": 1, "letters": 500},
+        "too_unknown": {"rows": 1, "letters": 28},
+    }
     said = capsys.readouterr().err
     assert "record 'n', line 3: nothing but unknown letters, dropped" in said
     assert "record 'a', line 1: 16 of 28 letters unknown, a larger share than 0.5, dropped" in said
@@ -87,8 +90,9 @@ def test_odd_proteins(prepare):
     result = prepare(PROTEINS, alphabet="protein", on_bad_record="skip", **WHOLE)
     assert rows(result) == [("p1", 0, "MKUOBZXX"), ("p4", 0, "MKVL")]
     counts = result.manifest["counts"]
-    assert counts["dropped"] == {"bad_letters": 3}
-    assert counts["changed"] == {"j_to_x": 1, "lower_case_folded": 4, "stops_stripped": 1}
+    assert counts["dropped"] == {"bad_letters": {"records": 3, "letters": 18}}
+    assert counts["changed"] == {"j_to_x": 1, "lower_case_folded": 4}
+    assert counts["removed"] == {"final_stops": 1}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +118,10 @@ def test_blocks(prepare):
     sequence = "ACGTACGTAA" + "N" * 10 + "CCCCCTTTTT" + "GGG"
     result = prepare(f">c\n{sequence}\n>d\nAC\n", block=10, min_length=3, **WHOLE)
     assert rows(result) == [("c", 0, "ACGTACGTAA"), ("c", 20, "CCCCCTTTTT"), ("c", 30, "GGG")]
-    assert result.manifest["counts"]["dropped"] == {"too_short": 1, "all_unknown": 1}
+    assert result.manifest["counts"]["dropped"] == {
+        "too_short": {"rows": 1, "letters": 2},
+        "all_unknown": {"rows": 1, "letters": 10},
+    }
     assert result.manifest["counts"]["kept"] == {"rows": 3, "letters": 23}
 
 
@@ -150,7 +157,7 @@ def test_pieces_change_nothing_and_lose_nothing(tmp_path, monkeypatch, records, 
     folder = Path(tempfile.mkdtemp(dir=tmp_path))
     path = folder / "in.fa"
     path.write_text(">first\nAC\n" + "".join(f">r{i}\n{text}\n" for i, text in enumerate(records)))
-    limits = {"max_unknown": 1, "deduplicate": False, "buffer": 0, "split_by": "sequence"}
+    limits = {"max_unknown": 1, "deduplicate": False, "split_by": "sequence"}
     config = {"input": [path], "block": block, "letters": LettersConfig(case="soft-mask"), **limits}
     results = []
     for size in (piece, 1000):
@@ -192,7 +199,7 @@ def test_a_bad_letter_far_into_a_record_drops_all_of_it(prepare, monkeypatch):
     fasta = f">a\n{'ACGT' * 20}!\n>b\nGGCC\n"
     result = prepare(fasta, block=7, on_bad_record="skip", **WHOLE)
     assert rows(result) == [("b", 0, "GGCC")]
-    assert result.manifest["counts"]["dropped"] == {"bad_letters": 1}
+    assert result.manifest["counts"]["dropped"] == {"bad_letters": {"records": 1, "letters": 81}}
     assert result.manifest["counts"]["changed"] == {}
     with pytest.raises(UserError, match=r"record 'a', line 1: letter '!' at position 81 is not a DNA letter"):
         prepare(fasta, output="other", block=7, **WHOLE)
@@ -204,7 +211,7 @@ def test_soft_mask_stays_and_duplicates_ignore_it(prepare):
     assert rows(result) == [("a", 0, "ACgtN"), ("c", 0, "ttGA")]
     counts = result.manifest["counts"]
     assert counts["changed"] == {"soft_masked": 4}
-    assert counts["dropped"] == {"duplicates": 1}
+    assert counts["dropped"] == {"duplicates": {"rows": 1, "letters": 5}}
     assert result.manifest["config"]["letters"]["case"] == "soft-mask"
 
 
@@ -213,13 +220,13 @@ def test_stops_and_gaps_keep_their_coordinates(prepare):
     fasta = ">p\nMK*LV--A*\n>q\n--M..KRR-\n"
     result = prepare(fasta, alphabet="protein", letters=letters, **WHOLE)
     assert rows(result) == [("p", 0, "MK", []), ("p", 3, "LVA", [2, 2]), ("q", 2, "MKRR", [1, 2])]
-    assert result.manifest["counts"]["changed"] == {"gaps_removed": 7, "stops_cut": 1, "stops_stripped": 1}
+    assert result.manifest["counts"]["removed"] == {"gaps": 7, "inner_stops": 1, "final_stops": 1}
     assert load_from_disk(str(result.folder))["train"].features["gaps"] == List(Value("int32"))
 
 
 def test_refused_letters(prepare):
     with pytest.raises(
-        UserError, match=r"record 'a', line 1: letter 'U' at position 3 is refused by the sett"
+        UserError, match=r"record 'a', line 1: letter 'U' at position 3 is refused by letters.uracil; --"
     ):
         prepare(">a\nACU\n", letters={"uracil": "error"}, **WHOLE)
 
@@ -269,7 +276,10 @@ def test_duplicates_and_conflicts(prepare, capsys):
     )
     assert rows(result) == [("record_1", 0, "AAAC", 0), ("record_6", 0, "GGGT", 1)]
     counts = result.manifest["counts"]
-    assert counts["dropped"] == {"duplicates": 1, "conflicting_labels": 3}
+    assert counts["dropped"] == {
+        "duplicates": {"rows": 1, "letters": 4},
+        "conflicting_labels": {"rows": 3, "letters": 12},
+    }
     assert counts["splits"]["train"] == {"rows": 2, "letters": 8, "labels": {"x": 1, "y": 1}}
     everything = prepare(table, "in.csv", "all", label_column="label", deduplicate=False, **WHOLE)
     assert len(rows(everything)) == 6
@@ -346,8 +356,8 @@ def test_alignment(prepare):
     settings = {"alphabet": "protein", "aligned": True, **WHOLE}
     result = prepare(a3m, "in.a3m", **settings)
     assert rows(result) == [("q", 0, "MK-L"), ("h", 0, "MKL-")]
-    assert result.manifest["counts"]["changed"] == {"insertions_removed": 2}
-    assert result.manifest["counts"]["dropped"] == {"all_unknown": 1}
+    assert result.manifest["counts"]["removed"] == {"insertions": 2}
+    assert result.manifest["counts"]["dropped"] == {"all_unknown": {"rows": 1, "letters": 4}}
     with pytest.raises(UserError, match=r"in.fa: record 'h', line 4: 6 columns where the first record has 4"):
         prepare(a3m, output="fasta", **settings)
 
@@ -396,6 +406,10 @@ def test_renamed_ids(prepare):
         ({"input": ["a"], "test_input": ["t"], "split_column": "x"}, "test_input and split_column"),
         ({"classes": {"x": "a"}, "test_input": ["t"]}, "test_input and classes"),
         ({"input": ["a"], "test_input": ["a"]}, "a is in input and in test_input"),
+        ({"input": ["a", "a"]}, "a is given twice in input; drop one"),
+        ({"input": ["a", "b", "./x/../b"]}, "b is given twice in input; drop one"),
+        ({"classes": {"x": "a", "y": "./z/../a"}}, "a is in class x and in class y; drop one"),
+        ({"input": ["a"], "test_input": ["t", "t"]}, "t is given twice in test_input; drop one"),
         ({"input": ["a"], "upstream": 5}, "upstream is for intervals of a genome"),
         ({"input": ["a"], "anchor": "start"}, "anchor is for intervals of a genome"),
         ({"input": ["a"], "split_column": "s", "split_by": "record"}, "drop split_by"),
@@ -415,6 +429,61 @@ def test_contradictory_settings(tmp_path, settings, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"split_by": "record", "test_names": ["a", "b"]},
+            "0 rows are for validation, 2 rows are for test; le",
+        ),
+        ({"split_by": "record", "test_names": ["a"], "validation_names": ["b"]}, "leave fewer names"),
+        (
+            {"split_column": "part", "strandless": True},
+            "dropped: 1 duplicates .4 letters.; give rows for train",
+        ),
+    ],
+)
+def test_nothing_left_to_train_on(prepare, settings, message):
+    table = "id,sequence,part\na,AAAC,train\nb,GTTT,test\n"
+    with pytest.raises(UserError, match=f"no row is left to train on: .*{message}") as error:
+        prepare(table, "in.csv", **settings)
+    assert "\n" not in str(error.value)
+
+
+def test_a_table_of_tests_alone_is_a_corpus_to_evaluate(prepare, capsys):
+    result = prepare("id,sequence,part\na,AAAC,test\nb,GTTT,test\n", "in.csv", split_column="part")
+    assert result.manifest["counts"]["splits"].keys() == {"test"}
+    assert "can be evaluated, not trained on" in capsys.readouterr().err
+
+
+def test_labels_that_differ_on_the_other_strand(prepare, capsys):
+    """Of strandless sequences, 10 reverse complements and one copy in test have another label."""
+    lines = random_fasta(12, 40).split()[1::2]
+    table = "".join(f"{s},x,train\n" for s in lines)
+    table += "".join(f"{reverse_complement(s)},y,test\n" for s in lines[:10]) + f"{lines[10]},y,test\n"
+    settings = {"label_column": "label", "split_column": "part"}
+    for strandless, conflicts in ((True, 11), (False, 1)):
+        result = prepare("sequence,label,part\n" + table, "in.csv", strandless=strandless, **settings)
+        pair = json.loads((result.folder / "leakage.json").read_text())["given"]["pairs"]["test in train"]
+        assert (pair["exact"], pair["reverse_complement"]) == (1, 10)
+        assert pair["conflicting_labels"] == conflicts
+        assert f"and {conflicts} of these have another label there" in capsys.readouterr().err
+
+
+def test_intervals_without_a_genome(prepare):
+    for name in ("g.gff", "x.bed", "x.VCF"):
+        with pytest.raises(UserError, match=rf"{name}: holds intervals, .* intervals need --genome"):
+            prepare("1\t0\t5\n", name)
+
+
+def test_proteins_that_look_like_dna(prepare, capsys):
+    for text, warned in (("ACGTTGCANA", True), ("ACGTTGCANL", False), ("A" * 19 + "L", True)):
+        prepare(f">a\n{text}\n", alphabet="protein", **WHOLE)
+        assert ("look like DNA" in capsys.readouterr().err) is warned
+    prepare(">a\nACGTTGCANA\n", output="dna", **WHOLE)
+    assert "look like DNA" not in capsys.readouterr().err
+
+
 def test_other_strands_of_strandless_sequences(prepare):
     """A reverse complement is a duplicate, and may conflict, only where strands mean nothing."""
     table = "sequence,label\nAAAC,x\nGTTT,x\nCCCA,x\nTGGG,y\n"
@@ -423,7 +492,10 @@ def test_other_strands_of_strandless_sequences(prepare):
     assert result.manifest["counts"]["dropped"] == {}
     result = prepare(table, "in.csv", "strandless", label_column="label", strandless=True, **WHOLE)
     assert rows(result) == [("record_1", 0, "AAAC", 0)]
-    assert result.manifest["counts"]["dropped"] == {"conflicting_labels": 2, "duplicates": 1}
+    assert result.manifest["counts"]["dropped"] == {
+        "duplicates": {"rows": 1, "letters": 4},
+        "conflicting_labels": {"rows": 2, "letters": 8},
+    }
 
 
 def test_intervals_of_a_genome(tmp_path):

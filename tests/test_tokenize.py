@@ -113,6 +113,17 @@ def test_the_tokenizer_beside_follows_the_policy_of_the_corpus(tokenize, token_f
     assert tokenizer("U", add_special_tokens=False).input_ids == [tokenizer.unk_token_id]
 
 
+def test_a_policy_that_replaces_the_tokenizers_is_said(tokenize, capsys):
+    tokenize(">a\nACGT\n", "dna-1mer", letters={"uracil": "error", "case": "soft-mask"})
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("letters: ")]
+    assert said == [
+        "letters: the tokenizer follows the corpus's policy instead of its own: "
+        "case soft-mask (was fold), uracil error (was t)"
+    ]
+    tokenize(">a\nACGTA\n", "dna-6mer")
+    assert "policy" not in capsys.readouterr().err
+
+
 def test_another_alphabet_is_refused(tokenize):
     with pytest.raises(UserError, match=r"protein reads protein, but .* holds dna sequences; choose another"):
         tokenize(">a\nACGT\n", "protein")

@@ -16,17 +16,33 @@ AUTO_MAP = {
 }
 CHOICES = {
     "norm": ("rmsnorm", "layernorm"),
+    "norm_bias": ("all", "layers", "none"),
+    "norm_placement": ("pre", "post"),
     "activation": ("swiglu", "gelu"),
+    "qk_norm_over": ("head", "model"),
+    "positions": ("rotary", "sinusoidal", "none"),
+    "lm_head": ("linear", "dense"),
     "classifier_pooling": ("cls", "mean"),
 }
 
 
 @strict
 class StrandConfig(PreTrainedConfig):
-    """Shape of a bidirectional, pre-norm Transformer encoder with rotary positions.
+    """Shape of a bidirectional Transformer encoder; as it stands, pre-norm with rotary positions.
 
     ``max_position_embeddings`` is the context in tokens, special tokens included. ``alphabet``, ``k`` and
     ``overlapping`` say what a token is; the network itself does not use them.
+
+    ``norm_bias`` says which layer norms have a bias: all, those of the layers (before or after attention and
+    feed-forward part), or none; RMSNorm has none. ``qk_norm`` normalises queries and keys over each head's
+    channels or, with ``qk_norm_over`` model, over all. ``residual_scale`` multiplies what a layer adds to the
+    residual stream. With ``sliding_window`` a token sees that many tokens to either side, except in every
+    ``global_every``-th layer, the first among them. ``token_dropout`` (Lin et al. 2023,
+    doi:10.1126/science.ade2574) makes ``mask_token_id``'s vectors zero and rescales the others for it.
+    ``lm_head`` dense puts a layer with GELU and layer norm before the decoder.
+
+    ESM-2's shape is layernorm, gelu, use_bias, token_dropout and a dense head; ESM C's is layernorm with
+    norm_bias layers, qk_norm over the model, residual_scale (36 / layers)^0.5 and a dense, untied head.
     """
 
     model_type = "strand"
@@ -41,9 +57,21 @@ class StrandConfig(PreTrainedConfig):
     rope_parameters: dict | None = None
     norm: str = "rmsnorm"
     norm_eps: float = 1e-5
+    norm_bias: str = "all"
+    norm_placement: str = "pre"
+    embedding_norm: bool = False
+    final_norm: bool = True
     activation: str = "swiglu"
     use_bias: bool = False
     qk_norm: bool = False
+    qk_norm_over: str = "head"
+    residual_scale: float | int = 1.0
+    positions: str = "rotary"
+    sliding_window: int | None = None
+    global_every: int = 3
+    token_dropout: bool = False
+    mask_token_id: int | None = None
+    lm_head: str = "linear"
     attention_dropout: float | int = 0.0
     hidden_dropout: float | int = 0.0
     initializer_range: float = 0.02
@@ -60,18 +88,28 @@ class StrandConfig(PreTrainedConfig):
             self.auto_map = dict(AUTO_MAP)
         super().__post_init__(**kwargs)
 
+    def is_windowed(self, layer: int) -> bool:
+        """Whether the layer's attention is within ``sliding_window``."""
+        return self.sliding_window is not None and layer % self.global_every != 0
+
     def validate_architecture(self):
-        """Refuse sizes that rotary heads cannot have, and options that do not exist."""
+        """Refuse sizes that the heads cannot have, and options that do not exist or do not go together."""
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not divisible by "
                 f"num_attention_heads={self.num_attention_heads}"
             )
         head_size = self.hidden_size // self.num_attention_heads
-        if head_size % 2:
+        if self.positions == "rotary" and head_size % 2:
             raise ValueError(
                 f"hidden_size / num_attention_heads = {head_size} is odd: rotary heads turn pairs of channels"
             )
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}")
+        if self.positions == "sinusoidal" and self.hidden_size % 2:
+            raise ValueError(f"hidden_size={self.hidden_size} is odd: sinusoidal positions come in pairs")
+        if self.token_dropout and self.mask_token_id is None:
+            raise ValueError("token_dropout needs mask_token_id")
+        if (self.sliding_window is not None and self.sliding_window < 1) or self.global_every < 1:
+            raise ValueError("sliding_window and global_every must be at least 1")

@@ -36,6 +36,7 @@ _HINTS = {
     "*": "a stop codon before the end; --letters.stops split cuts proteins there",
 }
 _HINTS["."] = _HINTS["-"]
+_KEYS = {"U": "uracil t", "J": "xle x"} | dict.fromkeys("RYSWKMBDHV", "ambiguous n")
 _PAIRED, _PARTNERS = b"ACGTRYSWKMBDHVN-", b"TGCAYRSWMKVHDBN-"
 
 
@@ -162,7 +163,8 @@ def _table(alphabet: Alphabet, letters: LettersConfig, aligned: bool) -> bytes:
 def _blame(body: bytes, index: int, start: int, alphabet: Alphabet) -> str:
     letter = body[index : index + 4].decode("utf-8", "replace")[0]
     if letter in folding(alphabet):
-        why = "refused by the settings of letters"
+        key, value = _KEYS[letter.upper()].split()
+        why = f"refused by letters.{key}; --letters.{key} {value} makes it {value.upper()}"
     else:
         why = _HINTS.get(letter, f"not a {'DNA' if alphabet == 'dna' else alphabet} letter")
     return f"letter {letter!r} at position {start + index + 1} is {why}"

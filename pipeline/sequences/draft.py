@@ -47,8 +47,7 @@ class Draft:
     @property
     def split_by(self) -> str:
         """What stays together."""
-        by = self.config.split_by
-        return by if by != "auto" else "block" if self.config.block else "sequence"
+        return split_by(self.config)
 
     @property
     def labelled(self) -> bool:
@@ -79,9 +78,10 @@ class Draft:
         self.drop(kept[repeated_K], "duplicates")
 
     def drop(self, rows: np.ndarray, reason: str) -> None:
-        """Drop rows, given by their numbers, and count them."""
+        """Drop rows, given by their numbers, and count them and their letters."""
         self.split_N[rows] = -1
         self.notes[reason] += len(rows)
+        self.notes.letters[reason] += int(self.letters_N[rows].sum())
 
     def _name_conflicts(self, rows: np.ndarray) -> None:
         """Say which rows the first few sequences with several labels are in."""
@@ -161,10 +161,10 @@ class Draft:
         return number_N
 
     def trim(self, path: Path) -> None:
-        """Cut off the letters of blocks within ``buffer`` of another split, and count them; gaps count, too.
+        """Cut off the letters of blocks within ``buffer`` of another split, and count them (``buffers``).
 
-        Blocks that this leaves shorter than ``min_length`` are dropped. The shortened rows are written to
-        ``path``, a temporary file, and appended to the table.
+        Blocks that this leaves shorter than ``min_length`` are dropped, with all their letters. The
+        shortened rows are written to ``path``, a temporary file, and appended to the table.
 
         Raises:
             UserError: no row is left for training.
@@ -174,7 +174,7 @@ class Draft:
         cut_N = (left_N + right_N > 0) & self.kept
         rest_N = self.letters_N - left_N - right_N
         gone_N = cut_N & (rest_N < self.config.min_length)
-        self.notes["buffer_letters"] += int(np.where(gone_N, self.letters_N, left_N + right_N)[cut_N].sum())
+        self.notes["buffers"] += int((left_N + right_N)[cut_N & ~gone_N].sum())
         self.drop(np.flatnonzero(gone_N), "within_buffers")
         if not (self.split_N == TRAIN).any():
             raise UserError(
@@ -207,6 +207,12 @@ class Draft:
         value_T = np.full(len(self.table), filling, value_N.dtype)
         value_T[self.row_N] = value_N
         return value_T
+
+
+def split_by(config: PrepareConfig) -> str:
+    """Return what stays together, auto resolved."""
+    by = config.split_by
+    return by if by != "auto" else "block" if config.block else "sequence"
 
 
 def drawn_shares(config: PrepareConfig) -> tuple[float, float]:

@@ -1,8 +1,9 @@
 """FASTA and A3M: accepts what real files hold, refuses what it would have to guess.
 
 CRLF, comments (``;``, before the first record also ``#``), blank lines, and blanks around headers and letters
-are accepted; digits and ``>`` in the sequence are not. The file is read in blocks; only a block that holds
-something unusual is looked at line by line. Memory is a few blocks beside the record, or the piece of it.
+are accepted, and those inside sequence lines are taken out, see `BlankLines`; digits and ``>`` in the
+sequence are not. The file is read in blocks; only a block that holds something unusual is looked at line by
+line. Memory is a few blocks beside the record, or the piece of it, and a line from its first blank on.
 """
 
 import io
@@ -10,11 +11,12 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from pipeline.errors import UserError
+from pipeline.sequences.blanks import BlankLines
 from pipeline.sequences.records import BLANKS, Record, Source
 
 BLOCK = 1 << 20
 _MISPLACED = b"0123456789>"
-_UNUSUAL = _MISPLACED + b";#"
+_UNUSUAL = _MISPLACED + b";#" + BLANKS
 
 
 class _Open:
@@ -24,6 +26,7 @@ class _Open:
         self.name, self.line, self.source = name, line, source
         self.start = 0
         self.held: list[bytes] = []
+        self.blank_lines = BlankLines(source)
 
     def pieces(self, last: bool) -> Iterator[Record]:
         """Yield the pieces that are full and not the last, and at the end of the record also the last."""
@@ -56,6 +59,7 @@ def read_fasta(source: Source, file: BinaryIO) -> Iterator[Record]:
     parser = _Parser(source)
     for block in _blocks(file):
         yield from parser.read(block)
+    parser.end_line()
     if parser.record:
         yield from parser.record.pieces(last=True)
 
@@ -90,6 +94,8 @@ class _Parser:
         self.line = 1  # number of the line that comes next, or that is going on
         self.column = 0  # bytes of it that were read
         self.comment = False  # whether it is a comment
+        self.waiting: list[bytes] = []  # what was read of it from the first blank on, or if it may be k-mers
+        self.where = ""  # which line that is
 
     def read(self, block: bytes) -> Iterator[Record]:
         """Yield the records that end in a block, and the pieces that are full."""
@@ -105,7 +111,7 @@ class _Parser:
                 self._open(header)
                 self._pass(header + newline)
             letters = self._usual(segment)
-            if letters and self.record:
+            if letters and self.record and not self.record.blank_lines.joining:
                 self.record.held.append(letters)
                 self._pass(segment)
             else:
@@ -117,7 +123,7 @@ class _Parser:
         """Return the letters in whole lines, or nothing if these have to be looked at one by one."""
         letters = raw.replace(b"\n", b"")
         if not letters.isalpha():
-            letters = letters.translate(None, BLANKS)
+            letters = raw.replace(b"\r\n", b"").replace(b"\n", b"")
             if len(letters.translate(None, _UNUSUAL)) < len(letters):
                 return b""
         return letters
@@ -133,8 +139,17 @@ class _Parser:
                     yield from self.record.pieces(last=True)
                 self._open(text)
             elif text and not self.comment:
-                self._take(line, text)
+                self._take(line)
             self._pass(line)
+            if self.column == 0:
+                self.end_line()
+
+    def end_line(self) -> None:
+        """Take the letters of a line that had blanks in it, now that all of it was read."""
+        if self.waiting and self.record:
+            text = b"".join(self.waiting).rstrip(BLANKS)
+            self.record.held.append(self.record.blank_lines.letters(text, self.where))
+        self.waiting = []
 
     def _pass(self, raw: bytes) -> None:
         """Count lines, or a part of one, that are done with."""
@@ -159,17 +174,23 @@ class _Parser:
     def _fault(self, text: str) -> UserError:
         return UserError(f"{self.source.path}: line {self.line}: {text}")
 
-    def _take(self, line: bytes, text: bytes) -> None:
+    def _take(self, line: bytes) -> None:
         if self.record is None:
-            found = text[:20].decode("utf-8", "replace")
+            found = line.strip(BLANKS)[:20].decode("utf-8", "replace")
             raise UserError(
                 f"{self.source.path}: not FASTA: line {self.line} is {found!r}; a header line with '>' must "
                 "come first"
             )
-        letters = line.translate(None, BLANKS)
-        if self.source.on_bad == "error" and len(letters.translate(None, _MISPLACED)) < len(letters):
+        if self.source.on_bad == "error" and len(line.translate(None, _MISPLACED)) < len(line):
             raise UserError(f"{self.source.path}: record {self.record.name!r}, {self._blame(line)}")
-        self.record.held.append(letters)
+        body = line.rstrip(BLANKS) if line.endswith(b"\n") else line
+        body = body if self.column else body.lstrip(BLANKS)
+        joining = self.record.blank_lines.joining and not self.column
+        if self.waiting or joining or len(body.translate(None, BLANKS)) < len(body):
+            self.where = f"record {self.record.name!r}, line {self.line}"
+            self.waiting.append(body)
+        else:
+            self.record.held.append(body)
 
     def _blame(self, line: bytes) -> str:
         if b">" in line:

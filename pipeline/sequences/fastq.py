@@ -4,13 +4,18 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from pipeline.errors import UserError
+from pipeline.sequences.blanks import without_blanks
 from pipeline.sequences.records import BLANKS, Record, Source
 
 _REMEDY = "the file is damaged or no FASTQ; correct or remove the read"
 
 
 class _BadReadError(Exception):
-    """What is wrong with a read."""
+    """What is wrong with a read, and how many letters of it are known."""
+
+    def __init__(self, fault: str, letters: int = 0):
+        super().__init__(fault)
+        self.letters = letters
 
 
 class _Lines:
@@ -52,10 +57,10 @@ def read_fastq(source: Source, file: BinaryIO) -> Iterator[Record]:
                 raise _BadReadError(
                     f"{header[:20].decode('utf-8', 'replace')!r} where a read should begin with '@'"
                 )
-            yield Record(name, _read(lines, header), line, source.path)
+            yield Record(name, _read(lines, header, source), line, source.path)
         except _BadReadError as fault:
             where = f"record {name!r}, line {line}" if header.startswith(b"@") else f"line {line}"
-            source.refuse(where, str(fault), _REMEDY)
+            source.refuse(where, str(fault), _REMEDY, fault.letters)
             while not lines.ended and not lines.next.startswith(b"@"):
                 lines.take()
 
@@ -69,17 +74,19 @@ def _name(source: Source, line: int, header: bytes) -> str:
         raise UserError(f"{where}: the id is not UTF-8 text; save the file as UTF-8") from None
 
 
-def _read(lines: _Lines, header: bytes) -> bytes:
+def _read(lines: _Lines, header: bytes, source: Source) -> bytes:
     """Return the letters of the read whose header was taken."""
     letters: list[bytes] = []
     while not lines.next.startswith(b"+"):
         if lines.ended or lines.next.startswith(b"@"):
-            raise _BadReadError("no line with '+' after the letters")
-        letters.append(lines.take().translate(None, BLANKS))
+            raise _BadReadError("no line with '+' after the letters", sum(map(len, letters)))
+        where = f"line {lines.number}"
+        letters.append(without_blanks(lines.take().strip(BLANKS), where, source))
+    known = sum(map(len, letters))
     repeated = lines.take()[1:].strip(BLANKS)
     if repeated and repeated != header[1:].strip(BLANKS):
-        raise _BadReadError(f"the line with '+' names {repeated.decode('utf-8', 'replace')!r}")
+        raise _BadReadError(f"the line with '+' names {repeated.decode('utf-8', 'replace')!r}", known)
     qualities = sum(len(lines.take()) for _ in letters if not lines.ended)
-    if qualities != sum(map(len, letters)):
-        raise _BadReadError(f"{qualities} qualities for {sum(map(len, letters))} letters")
+    if qualities != known:
+        raise _BadReadError(f"{qualities} qualities for {known} letters", known)
     return b"".join(letters)

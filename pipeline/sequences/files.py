@@ -26,6 +26,8 @@ FORMATS = {
     ".csv": "csv",
     **dict.fromkeys((".tsv", ".tab"), "tsv"),
 }
+INTERVALS = {".bed": "bed", ".narrowpeak": "narrowpeak", ".vcf": "vcf"}
+INTERVALS |= {".gff": "gff3", ".gff3": "gff3", ".gtf": "gtf"}
 STARTS = {
     b">": "fasta",
     b";": "fasta",
@@ -104,7 +106,16 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
 
 
 def format_of(path: Path, file: io.BufferedReader) -> str:
-    """Return the format of an opened file, told by the extension, or else by the content (else FASTA)."""
+    """Return the format of an opened file, told by the extension, or else by the content (else FASTA).
+
+    Raises:
+        UserError: the file holds intervals, by its name, and no sequences.
+    """
+    if extension(path) in INTERVALS:
+        raise UserError(
+            f"{path}: holds intervals, not sequences; intervals need --genome, out of which strandlm prepare "
+            "cuts them"
+        )
     known = FORMATS.get(extension(path))
     if known:
         return known

@@ -16,16 +16,35 @@ from pipeline.sequences.splits import SPLITS
 from pipeline.sequences.spool import Spool
 
 LONGEST_ROW = 1 << 24
+DNA_SHARE = 0.95
+BASES = b"ACGTUNacgtun"
 
 
 @dataclass
 class Tally:
-    """What was read and changed, and of every labelled record the label and the share of lower case."""
+    """What was read and changed, and of every labelled record the label and the share of lower case.
+
+    Attributes:
+        notes: where dropped rows, and records with bad letters, are counted.
+        changed: letters changed or removed, by kind.
+        records: how many came.
+        letters: how many these held.
+        refused: how many of the records had bad letters.
+        rows: what the other records were cut into.
+        residues: letters of usable rows of proteins, gaps left out.
+        nucleic: those of them that are A C G T U or N.
+        case_labels: label of each labelled record.
+        case_shares: share of its letters that are lower case.
+    """
 
     notes: Notes
     changed: Counter[str] = field(default_factory=Counter)
     records: int = 0
     letters: int = 0
+    refused: int = 0
+    rows: int = 0
+    residues: int = 0
+    nucleic: int = 0
     case_labels: array = field(default_factory=lambda: array("i"))
     case_shares: array = field(default_factory=lambda: array("d"))
 
@@ -33,6 +52,11 @@ class Tally:
     def lower_case(self) -> int:
         """Letters that were lower case."""
         return _lower_case(self.changed)
+
+    @property
+    def looks_like_dna(self) -> bool:
+        """Whether the proteins are hardly anything but bases."""
+        return self.residues > 0 and self.nucleic >= DNA_SHARE * self.residues
 
 
 class Intake:
@@ -84,14 +108,17 @@ class Intake:
         self._label, self._split = self._label_of(record), self._split_of(record)
         self._cells = [record.columns[name] for name in self.spool.texts]
         self._rows = 0
+        self._dropped: list[tuple[str, int]] = []
 
     def _end(self, record: Record) -> None:
         rest = list(self._cutter.end())
         self._begun = False
         if self._bad:
+            self.tally.notes.letters["bad_letters"] += self._letters
             return
         for row in rest or ([] if self._rows else [Row(0, b"")]):
             self._put(record, row)
+        self.tally.rows += self._rows
         self.tally.changed += self._changed
         if self._label >= 0:
             self.tally.case_labels.append(self._label)
@@ -116,6 +143,9 @@ class Intake:
             raise UserError(f"{record.where()}: {error}; correct it, or use --on-bad-record skip") from None
         self.tally.notes.warn("bad_letters", f"{record.where()}: {error}, skipped")
         self.spool.discard(self._first)
+        for reason, letters in self._dropped:
+            self.tally.notes.take_back(reason, letters)
+        self.tally.refused += 1
         self._bad = True
 
     def _check_columns(self, record: Record, columns: int) -> None:
@@ -131,6 +161,10 @@ class Intake:
     def _put(self, record: Record, row: Row) -> None:
         self._rows += 1
         if self._usable(record, row):
+            if self.config.alphabet == "protein":
+                residues = row.sequence.translate(None, b"-")
+                self.tally.residues += len(residues)
+                self.tally.nucleic += len(residues) - len(residues.translate(None, BASES))
             self.spool.put(record.id, row, self._cells, self.tally.records - 1, self._label, self._split)
 
     def _usable(self, record: Record, row: Row) -> bool:
@@ -146,7 +180,8 @@ class Intake:
         else:
             return True
         where = record.where() + (f", from letter {row.start + 1}" if row.start or config.block else "")
-        self.tally.notes.warn(reason, f"{where}: {why}, dropped")
+        self.tally.notes.warn(reason, f"{where}: {why}, dropped", letters)
+        self._dropped.append((reason, letters))
         return False
 
     def _label_of(self, record: Record) -> int:

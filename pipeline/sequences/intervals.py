@@ -25,6 +25,7 @@ from urllib.parse import unquote
 from pipeline.errors import UserError
 from pipeline.log import say
 from pipeline.sequences.alphabets import reverse_complement
+from pipeline.sequences.files import INTERVALS as FORMATS
 from pipeline.sequences.files import extension, find_files, opened
 from pipeline.sequences.readers import read_files
 from pipeline.sequences.records import SHOWN, Notes, Record
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from pyfaidx import Faidx
 
 Anchor = Literal["start", "end", "center"]
-FORMATS = {".bed": "bed", ".narrowpeak": "narrowpeak", ".vcf": "vcf"}
-FORMATS |= {".gff": "gff3", ".gff3": "gff3", ".gtf": "gtf"}
-
 COLUMNS = ("chromosome", "window_start", "window_end", "strand")
 PIECE = 1 << 24
 LISTED = 8

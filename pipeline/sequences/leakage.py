@@ -25,6 +25,7 @@ def leakage_report(
     labels_N: np.ndarray | None = None,
     kmer: int | None = None,
     shared_kmers: bool = True,
+    strandless: bool = False,
 ) -> dict[str, Any]:
     """Count what the splits share, case folded.
 
@@ -36,13 +37,15 @@ def leakage_report(
         labels_N: class of each row, if there are any; -1 for none.
         kmer: letters of a shared stretch (default: 30 bases or 10 residues, which do not recur by chance).
         shared_kmers: false where splits share no k-mer by construction: none is looked for.
+        strandless: a sequence and its reverse complement are the same thing, so their labels may conflict.
 
     Returns:
-        ``kmer``, and ``kmer_counted``: false if none was looked for; ``splits``: by split its rows and those that repeat an earlier one of the same split;
+        ``kmer``, and ``kmer_counted``: false if none was looked for; ``splits``: by split its rows and those
+        that repeat an earlier one of the same split;
         ``pairs``: by pair, as in "test in train", of the rows of the first how many are in the second as they
-        are (``exact``, and of these with another label: ``conflicting_labels``), as their reverse complement
-        (DNA) and with a shared k-mer (``shared_kmer``), each with its share; ``largest_cluster``: its
-        share of the rows and of the letters.
+        are (``exact``), as their reverse complement (DNA) and with a shared k-mer (``shared_kmer``), each
+        with its share, and as the same thing with another label (``conflicting_labels``);
+        ``largest_cluster``: its share of the rows and of the letters.
     """
     kmer = kmer or KMER[alphabet]
     digests_2N, length_N = _digests(sequences, split_N, alphabet)
@@ -51,6 +54,7 @@ def leakage_report(
     for split in found:
         own = digests_2N[0, split_N == split]
         report["splits"][SPLITS[split]] = {"rows": len(own), "duplicates": len(own) - len(np.unique(own))}
+    same_N = digests_2N.min(axis=0) if strandless else digests_2N[0]
     if len(found) > 1:
         nothing_N = np.zeros(len(split_N), np.uint8)
         seen_N = _seen(sequences, split_N, alphabet, kmer) if shared_kmers else nothing_N
@@ -58,7 +62,7 @@ def leakage_report(
             of_N, in_N = split_N == later, split_N == earlier
             pair = _shared(digests_2N[:, of_N], digests_2N[0, in_N], seen_N[of_N] >> earlier & 1, alphabet)
             if labels_N is not None:
-                pair["conflicting_labels"] = _conflicts(digests_2N[0], labels_N, of_N, in_N)
+                pair["conflicting_labels"] = _conflicts(same_N, labels_N, of_N, in_N)
             report["pairs"][f"{SPLITS[later]} in {SPLITS[earlier]}"] = pair
     if cluster_N is not None:
         report["largest_cluster"] = _largest(cluster_N[split_N >= 0], length_N[split_N >= 0])
@@ -71,10 +75,10 @@ def say_leakage(report: dict[str, Any]) -> list[str]:
     for name, pair in report["pairs"].items():
         later, earlier = name.split(" in ")
         same = [f"{pair['exact']} {later} rows are in {earlier}"] if pair["exact"] else []
-        if pair.get("conflicting_labels"):
-            same[-1] += f" ({pair['conflicting_labels']} with another label)"
         if pair.get("reverse_complement"):
             same.append(f"the other strands of {pair['reverse_complement']} {later} rows are in {earlier}")
+        if pair.get("conflicting_labels"):
+            same.append(f"{pair['conflicting_labels']} of these have another label there")
         if same:
             lines.append(f"WARNING: {', and '.join(same)}: scores on {later} will flatter")
         if pair["shared_kmer"]:

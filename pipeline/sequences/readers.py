@@ -48,13 +48,13 @@ def read_files(
         duplicate_ids: stop at a second record of the same id, or name it ``id_2``.
         empty: stop at a record without letters, or skip it.
         on_bad: stop at a record that its format does not allow, or skip it.
-        notes: where ``generated_ids``, ``renamed_ids``, ``empty``, ``bad_records``, ``kmers_joined`` and
-            ``files_not_read`` are counted.
+        notes: where ``generated_ids``, ``renamed_ids``, ``empty``, ``bad_records``, ``blanks_removed``
+            (inside sequence lines), ``kmers_joined`` (records) and ``files_not_read`` are counted.
         piece: cut FASTA records into consecutive pieces of this many letters (the last one: at most); other
             formats give whole records.
 
     Raises:
-        UserError: a file is missing, damaged, in no known format, or holds no record with letters.
+        UserError: a file is missing, damaged, in no known format, holds intervals, or no record with letters.
     """
     notes = Notes() if notes is None else notes
     ids = _Ids(duplicate_ids, notes)

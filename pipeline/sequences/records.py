@@ -41,15 +41,29 @@ class Record:
 
 
 class Notes(Counter[str]):
-    """What was met while reading, counted by reason; the first few of each reason are also said."""
+    """What was met while reading, counted by reason; the first few of each reason are also said.
 
-    def warn(self, reason: str, text: str) -> None:
-        """Count ``reason`` and say ``text``, unless it was said often enough."""
+    Attributes:
+        letters: by reason, the letters of what was dropped.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.letters: Counter[str] = Counter()
+
+    def warn(self, reason: str, text: str, letters: int = 0) -> None:
+        """Count ``reason`` and its letters, and say ``text``, unless it was said often enough."""
         self[reason] += 1
+        self.letters[reason] += letters
         if self[reason] <= SHOWN:
             say(text)
         elif self[reason] == SHOWN + 1:
             say(f"{reason.replace('_', ' ')}: further ones are counted only")
+
+    def take_back(self, reason: str, letters: int) -> None:
+        """Count one less, and its letters."""
+        self[reason] -= 1
+        self.letters[reason] -= letters
 
 
 @dataclass(frozen=True)
@@ -64,15 +78,15 @@ class Source:
     notes: Notes
     piece: int | None
 
-    def refuse(self, where: str, fault: str, remedy: str) -> None:
-        """Stop because of a bad record, or count and name it, as was asked.
+    def refuse(self, where: str, fault: str, remedy: str, letters: int = 0) -> None:
+        """Stop because of a bad record, or count and name it and the letters known of it, as was asked.
 
         Raises:
             UserError: bad records are errors.
         """
         if self.on_bad == "error":
             raise UserError(f"{self.path}: {where}: {fault}; {remedy}")
-        self.notes.warn("bad_records", f"{self.path}: {where}: {fault}, skipped")
+        self.notes.warn("bad_records", f"{self.path}: {where}: {fault}, skipped", letters)
 
     def only(self, kind: str, *columns: str) -> None:
         """Check that a file of this kind has every column that is to be kept.

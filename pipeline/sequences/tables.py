@@ -4,10 +4,10 @@ import csv
 import io
 import sys
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import BinaryIO
 
 from pipeline.errors import UserError
+from pipeline.sequences.blanks import join_kmers
 from pipeline.sequences.records import Record, Source
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
@@ -88,22 +88,17 @@ def _record(source: Source, line: int, row: dict[str, str]) -> Iterator[Record]:
     name = row.get(source.id_column, "").strip()
     cell = row[source.sequence_column].strip()
     where = f"record {name!r}, line {line}" if name else f"line {line}"
-    words = cell.split()
+    letters, words = cell.encode(), cell.split()
     if len(words) > 1:
-        joined = _join_kmers(words)
+        joined = join_kmers([word.encode() for word in words])
         if joined is None:
             place = next(i for i, letter in enumerate(cell, 1) if letter.isspace())
             fault = f"a blank at position {place} of column {source.sequence_column!r}"
-            source.refuse(where, f"{fault}, and the words are no overlapping k-mers", "remove the blanks")
+            fault += ", and the words are no overlapping k-mers"
+            source.refuse(where, fault, "remove the blanks", sum(map(len, words)))
             return
         k = len(words[0])
         source.notes.warn("kmers_joined", f"{source.path}: {where}: {len(words)} overlapping {k}-mers joined")
-        cell = joined
+        letters = joined
     columns = {column: row[column].strip() for column in source.keep}
-    yield Record(name, cell.encode(), line, source.path, columns)
-
-
-def _join_kmers(words: list[str]) -> str | None:
-    """Return the sequence that has these k-mers (k >= 2), one beginning at each of its letters."""
-    follow = all(a[1:] == b[:-1] for a, b in pairwise(words))
-    return words[0] + "".join(word[-1] for word in words[1:]) if follow and len(words[0]) > 1 else None
+    yield Record(name, letters, line, source.path, columns)

@@ -42,6 +42,10 @@ class Bits:
         """Return the entries kept."""
         return Bits(self.bits[keep_N], self.letters[keep_N], self.window[keep_N])
 
+    def above(self, other: "Bits") -> "Bits":
+        """Return what each letter costs more than under another model of the same letters."""
+        return Bits(self.bits - other.bits, self.letters, self.window)
+
     @property
     def total(self) -> int:
         """Number of letters."""

@@ -114,7 +114,8 @@ class CountModel:
         return self.bits_by_order(text)[-1]
 
     def tune(self, text: HiddenText) -> "CountModel":
-        """Choose the strength of the priors on validation text."""
+        """Choose the strength of the priors on validation text, in which letters are hidden."""
+        assert len(text.truth)
 
         def cost(strength: float) -> float:
             self.strength = strength

@@ -61,9 +61,8 @@ def build_tokenizer(
     Raises:
         UserError: proteins with tokens of several residues.
     """
-    if alphabet == "protein" and (k > 1 or overlapping or units != "k-mers"):
-        what = f"k: {k}" if units == "k-mers" else f"units: {units}"
-        raise UserError(f"{what}: protein tokenizers have one token for each residue; set k to 1")
+    if alphabet == "protein":
+        _check_residues(k, overlapping, units)
     facts = {
         "alphabet": alphabet,
         "k": None if units == "byte-pairs" else k,
@@ -80,6 +79,16 @@ def build_tokenizer(
     if trained_on is not None:
         facts["trained_on"] = trained_on
     return _from_rules(_model(alphabet, k, units, letters, merges), facts)
+
+
+def _check_residues(k: int, overlapping: bool, units: Units) -> None:
+    residues = "protein tokenizers have one token for each residue"
+    if units != "k-mers":
+        raise UserError(f"units: {units}: {residues}; leave units out, or set alphabet to dna")
+    if k > 1:
+        raise UserError(f"k: {k}: {residues}; leave k out")
+    if overlapping:
+        raise UserError(f"overlapping: {overlapping}: {residues}; leave overlapping out")
 
 
 def _model(alphabet: Alphabet, k: int, units: Units, letters: LettersConfig, merges: Sequence):
@@ -118,11 +127,27 @@ def _from_rules(model: Any, facts: dict[str, Any]):
 
 
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Write a tokenizer, its source if it has one of its own, and the facts that it carries."""
+    """Write a tokenizer into a checkpoint: its source if it has one of its own, and the facts it carries."""
     tokenizer.save_pretrained(folder)
 
 
-def retarget(source: Path, target: Path, letters: LettersConfig) -> None:
+def save_as_json(tokenizer: Any, folder: Path) -> None:
+    """Write a tokenizer folder, which is JSON alone: what has source of its own needs StrandLM there."""
+    tokenizer.save_pretrained(folder)
+    for source in folder.glob("*.py"):
+        source.unlink()
+    _forget_source(folder)
+
+
+def _forget_source(folder: Path) -> None:
+    """Take out of a tokenizer's config where its source lies, as it does not lie in the folder."""
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    if config.pop("auto_map", None):
+        path.write_text(json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def retarget(source: Path, target: Path, letters: LettersConfig) -> dict[str, tuple[str, str]]:
     """Write the tokenizer of a folder (or checkpoint) once more, as JSON, with another policy for letters.
 
     Where the policy is the same, the files are copied as they are.
@@ -131,20 +156,23 @@ def retarget(source: Path, target: Path, letters: LettersConfig) -> None:
         source: folder of a tokenizer of ours.
         target: folder to write, which may exist.
         letters: the policy of the corpus that the tokenizer is for.
+
+    Returns:
+        For each setting of the policy that differs, what it was and what it is now.
     """
     target.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
-    facts = json.loads((source / "tokenizer_config.json").read_text())
-    if facts["letters"] == letters.model_dump():
-        return
-    tokenizer = load_tokenizer(source, letters=letters.model_dump())
-    if tokenizer.is_fast:
-        _change_rules(tokenizer, facts, letters)
-    tokenizer.save_pretrained(target)
-    for code in target.glob("*.py"):
-        code.unlink()
+    _forget_source(target)
+    facts, policy = json.loads((source / "tokenizer_config.json").read_text()), letters.model_dump()
+    changed = {k: (facts["letters"][k], new) for k, new in policy.items() if facts["letters"][k] != new}
+    if changed:
+        tokenizer = load_tokenizer(source, letters=policy)
+        if tokenizer.is_fast:
+            _change_rules(tokenizer, facts, letters)
+        save_as_json(tokenizer, target)
+    return changed
 
 
 def _change_rules(tokenizer: Any, facts: dict[str, Any], letters: LettersConfig) -> None:

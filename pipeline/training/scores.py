@@ -13,6 +13,8 @@ from pipeline.tokens.counts import CountModel, composition_bits
 from pipeline.tokens.kmers import Codec, codec_of
 from pipeline.tokens.store import TokenSplit
 
+FEW = 1000  # hidden letters, fewer of which are said to be few
+
 
 def metric_name(alphabet: str) -> str:
     """Return what the bits are called in metrics.json."""
@@ -72,7 +74,8 @@ def reference_bits(
     """Return what the same hidden text costs models that read the training split alone.
 
     These are ``random``, the composition, and, with text for ``tuning``, ``baseline``, the two-sided count
-    model, and ``single_baseline``, the same for bases hidden alone.
+    model, and ``single_baseline``, the same for bases hidden alone. A text for tuning in which no letter can
+    be hidden is replaced by the hidden text itself, which favours the count model a little.
     """
     bits = {"random": text.bits(composition_bits(train, codec, text))}
     if tuning is None:
@@ -85,6 +88,9 @@ def reference_bits(
 
 
 def _counted(train: TokenSplit, codec: Codec, text: HiddenText, tuning: HiddenText) -> Bits:
+    if not len(text.truth):
+        return text.bits(np.empty(0))
+    tuning = tuning if len(tuning.truth) else text
     return text.bits(CountModel(codec, text.run).fit(train, codec).tune(tuning).bits(text))
 
 
@@ -92,7 +98,7 @@ def summary(bits: dict[str, Bits], keep_W: np.ndarray | None = None) -> dict[str
     """Return the mean of each kind of bits, in all windows or in those kept; what has no letters is left out.
 
     ``standard_error`` is that of the value over windows, ``gap_closed`` how far it lies from composition to
-    counting.
+    counting; left out where counting is not better by more than the standard error of their difference.
     """
     if keep_W is not None:
         bits = {name: each.where(keep_W[each.window]) for name, each in bits.items()}
@@ -100,10 +106,17 @@ def summary(bits: dict[str, Bits], keep_W: np.ndarray | None = None) -> dict[str
     scores["hidden_letters"] = bits["value"].total
     if bits["value"].total and np.isfinite(error := bits["value"].standard_error):
         scores["standard_error"] = error
-    if {"value", "baseline", "random"} <= scores.keys() and scores["random"] != scores["baseline"]:
-        gap = scores["random"] - scores["baseline"]
-        scores["gap_closed"] = (scores["random"] - scores["value"]) / gap
+    if {"value", "baseline", "random"} <= scores.keys():
+        gap = bits["random"].above(bits["baseline"])
+        if gap.per_letter > gap.standard_error:
+            scores["gap_closed"] = (scores["random"] - scores["value"]) / gap.per_letter
     return scores
+
+
+def say_if_few(hidden_letters: int, split: str) -> None:
+    """Say that a score rests on few letters, if it does."""
+    if hidden_letters < FEW:
+        say(f"warning: the score rests on {hidden_letters} hidden letters of the {split} split alone")
 
 
 class Scores:
@@ -127,11 +140,13 @@ class Scores:
     def final(self, model, untrained, count_model: bool) -> dict[str, Any]:
         """Return the object for metrics.json: the network beside an untrained one and beside counting."""
         if "test" not in self.texts:
-            say("no test split, so no final score")
+            why = "no letters of the test split can be hidden" if "test" in self.splits else "no test split"
+            say(f"{why}, so no final score")
             return {}
         text = self.texts["test"]
         tuning = self.texts.get("validation", text) if count_model else None
         bits, facts = network_bits(model, self.codec, text)
         bits |= reference_bits(self.splits["train"], self.codec, text, tuning)
         bits["untrained"] = score(untrained, self.codec, text).main
+        say_if_few(bits["value"].total, "test")
         return {self.name: summary(bits) | facts}

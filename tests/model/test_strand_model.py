@@ -382,7 +382,9 @@ def test_a_new_network_starts_from_the_configured_spread():
     sizes = {"hidden_size": 128, "vocab_size": 400, "initializer_range": 0.05}
     model = StrandForMaskedLM(StrandConfig(**sizes | ESM_LIKE))
     for name, parameter in model.named_parameters():
-        if parameter.ndim > 1:
+        if name.endswith(("attention.out.weight", "mlp.down.weight")):
+            assert parameter.std().item() == pytest.approx(0.05 / 8**0.5, rel=0.05), name
+        elif parameter.ndim > 1:
             assert parameter.std().item() == pytest.approx(0.05, rel=0.05), name
         else:
             assert set(parameter.tolist()) == {1.0 if name.endswith("norm.weight") else 0.0}, name
@@ -490,7 +492,8 @@ def test_what_a_tokenizer_returns_can_be_passed_on_whole(tiny_model, kind, schem
 
 def test_travelling_files_import_only_torch_transformers_and_siblings():
     folder = Path(pipeline.model.__file__).parent
-    allowed = {"torch", "transformers", "huggingface_hub", "collections", "json", "pathlib"}
+    ours = {"torch", "transformers", "huggingface_hub"}
+    allowed = ours | {"collections", "itertools", "json", "pathlib", "re"}
     for path in folder.glob("*_strand.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):

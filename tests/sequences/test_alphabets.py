@@ -60,15 +60,16 @@ def test_rna_becomes_dna():
 
 
 @pytest.mark.parametrize(
-    ("settings", "alphabet", "sequence"),
+    ("settings", "alphabet", "sequence", "way_out"),
     [
-        ({"uracil": "error"}, "dna", "acgU"),
-        ({"ambiguous": "error"}, "dna", "acgr"),
-        ({"xle": "error"}, "protein", "MKVj"),
+        ({"uracil": "error"}, "dna", "acgU", "uracil; --letters.uracil t makes it T"),
+        ({"ambiguous": "error"}, "dna", "acgr", "ambiguous; --letters.ambiguous n makes it N"),
+        ({"ambiguous": "error"}, "dna", "acgV", "ambiguous; --letters.ambiguous n makes it N"),
+        ({"xle": "error"}, "protein", "MKVj", "xle; --letters.xle x makes it X"),
     ],
 )
-def test_letters_refused_by_the_policy(settings, alphabet, sequence):
-    message = f"letter '{sequence[3]}' at position 4 is refused by the settings of letters"
+def test_letters_refused_by_the_policy(settings, alphabet, sequence, way_out):
+    message = f"letter '{sequence[3]}' at position 4 is refused by letters.{way_out}"
     with pytest.raises(BadSequenceError, match=message):
         cleaned(sequence, alphabet, LettersConfig(**settings))
     cleaned(sequence[:3] + "N", alphabet, LettersConfig(**settings))

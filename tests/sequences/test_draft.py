@@ -101,7 +101,7 @@ def test_buffers_between_splits(prepare):
     sequence = bases(20_000, 1)
     counts, rows = prepare({"c": sequence}, block=200, buffer=30, **HALVES)
     kept = sum(len(row["sequence"]) for _, row in rows.values())
-    assert counts["buffer_letters"] == 20_000 - kept > 0
+    assert counts["removed"]["buffers"] == 20_000 - kept > 0
     places = []
     for (_, start), (split, row) in rows.items():
         assert sequence[start:].startswith(row["sequence"])
@@ -110,13 +110,14 @@ def test_buffers_between_splits(prepare):
         assert split == other or start - end >= 30
     plain, _ = prepare({"c": sequence}, block=200, buffer=0, **HALVES)
     assert plain["kept"]["letters"] == 20_000
-    assert "buffer_letters" not in plain
+    assert plain["removed"] == {}
 
 
 def test_blocks_smaller_than_the_buffer(prepare):
     counts, rows = prepare({"c": bases(20_000, 2)}, block=200, buffer=500, **HALVES)
-    assert counts["dropped"]["within_buffers"] > 0
-    assert counts["kept"]["rows"] == len(rows) == 100 - counts["dropped"]["within_buffers"]
+    gone = counts["dropped"]["within_buffers"]
+    assert counts["kept"]["rows"] == len(rows) == 100 - gone["rows"] < 100
+    assert counts["kept"]["letters"] == 20_000 - gone["letters"] - counts["removed"]["buffers"]
     assert set(counts["splits"]) == set(SPLITS)
 
 
@@ -169,10 +170,10 @@ def test_training_stays_clear_of_given_tests(prepare):
     assert [id for id, split in found.items() if split == "test"] == ["t0", "t1", "t2"]
     close = {"p0", "r0", "s0", "p1", "r1", "s1", "p2", "r2"}
     assert set(sequences) - set(found) == close
-    assert counts["dropped"] == {"too_close_to_test": 8}
+    assert counts["dropped"] == {"too_close_to_test": {"rows": 8, "letters": 580}}
     assert set(found.values()) == set(SPLITS)
     counts, _ = prepare(sequences, tests=tests, split_by="cluster", validation=0.2)
-    assert counts["dropped"] == {"too_close_to_test": 9}
+    assert counts["dropped"] == {"too_close_to_test": {"rows": 9, "letters": 630}}
     with pytest.raises(UserError, match="too close to test_input; nothing is left"):
         prepare({"p0": sequences["p0"]}, tests=tests)
 
@@ -185,7 +186,7 @@ def test_tests_win_over_labels_that_conflict(tmp_path):
     corpus = load_from_disk(str(result.folder))
     assert corpus["test"]["id"][:] == ["t"]
     assert len(corpus["train"]) == 2
-    assert result.manifest["counts"]["dropped"] == {"too_close_to_test": 1}
+    assert result.manifest["counts"]["dropped"] == {"too_close_to_test": {"rows": 1, "letters": 5}}
 
 
 def test_sequence_splits_ignore_case_and_strand(prepare):

@@ -38,8 +38,10 @@ def test_layout_noise(write, read, capsys):
     notes = Notes()
     path = write("\n>a d\nAC\n\nGT\n\n> b\nGG T\n>\nAA\n")
     assert read(path, notes=notes) == [("a", "ACGT"), ("b", "GGT"), ("record_3", "AA")]
-    assert notes["generated_ids"] == 1
-    assert capsys.readouterr().err == f"{path}: line 9: no id, named record_3\n"
+    assert notes == {"generated_ids": 1, "blanks_removed": 1}
+    blank, no_id = capsys.readouterr().err.splitlines()
+    assert blank.startswith(f"{path}: record 'b', line 8: blanks inside the sequence, removed")
+    assert no_id == f"{path}: line 9: no id, named record_3"
 
 
 def test_line_numbers_are_those_of_the_header(write):

@@ -71,8 +71,8 @@ def test_small_corpus():
     assert largest["letters_share"] == round(4 * 34 / (5 * 34 + 40 + 32 + 20), 6)
     warning, note, last = say_leakage(report)
     assert warning == (
-        "WARNING: 1 test rows are in train (1 with another label), "
-        "and the other strands of 1 test rows are in train: scores on test will flatter"
+        "WARNING: 1 test rows are in train, and the other strands of 1 test rows are in train, "
+        "and 1 of these have another label there: scores on test will flatter"
     )
     assert note.startswith("note: 3 of 4 test rows (75.0%) share 30 letters in a row with train")
     assert last.startswith("largest cluster: 4 rows (50.0% of them")

@@ -1,6 +1,7 @@
 """Ids, empty and bad records over several files, and sequences loaded whole."""
 
 import pytest
+from xopen import xopen
 
 from pipeline.config import LettersConfig
 from pipeline.errors import UserError
@@ -34,6 +35,15 @@ def test_unusable_files(write, read, content, message):
     with pytest.raises(UserError) as error:
         read(write(content))
     assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["g.gff", "g.gff3.gz", "x.bed", "x.NarrowPeak", "x.gtf", "x.vcf"])
+def test_intervals_are_no_sequences(tmp_path, name):
+    with xopen(tmp_path / name, "w") as file:
+        file.write("##gff-version 3\nchr1\t0\t5\n")
+    with pytest.raises(UserError, match=rf"{name}: holds intervals, .* need --genome, .* prepare") as error:
+        load_sequences([tmp_path / name], "dna")
     assert "\n" not in str(error.value)
 
 

@@ -1,9 +1,12 @@
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
 import pipeline
 import pipeline.build_tokenizer
@@ -11,9 +14,16 @@ import pipeline.encode
 from pipeline.artifacts import read_manifest
 from pipeline.config import BuildTokenizerConfig, LettersConfig, TokenizeConfig
 from pipeline.errors import UserError
+from pipeline.model import KmerTokenizer
 from pipeline.tokens.kmers import KmerCodec, codec_of, read_facts
 from pipeline.tokens.store import load_tokens
-from pipeline.tokens.vocabulary import build_tokenizer, find_tokenizer, load_tokenizer, save_tokenizer
+from pipeline.tokens.vocabulary import (
+    build_tokenizer,
+    find_tokenizer,
+    load_tokenizer,
+    retarget,
+    save_tokenizer,
+)
 
 FOLDERS = {
     "dna-1mer": ({"k": 1}, 10),
@@ -76,8 +86,52 @@ def test_the_byte_pairs_say_where_they_were_learnt(tokenizer_folder, tmp_path):
 def test_only_long_overlapping_kmers_need_code(name, tokenizer_folder):
     config = json.loads((tokenizer_folder(name) / "tokenizer_config.json").read_text())
     code = name == "dna-6mer-overlap"
-    assert ("auto_map" in config) == code
+    assert "auto_map" not in config
     assert config["tokenizer_class"] == ("KmerTokenizer" if code else "TokenizersBackend")
+
+
+def test_folders_that_need_code_say_nothing_of_code_that_is_not_there(tokenizer_folder, tmp_path):
+    """A checkpoint made of such a folder carries the code, and a folder made of that checkpoint does not."""
+    config, policy = BuildTokenizerConfig(output=tmp_path / "built", overlapping=True), LettersConfig()
+    folders = [tokenizer_folder("dna-6mer-overlap"), pipeline.build_tokenizer.run(config).folder]
+    save_tokenizer(load_tokenizer(folders[1]), tmp_path / "checkpoint")
+    for letters in (policy, policy.model_copy(update={"uracil": "error"})):
+        folders.append(tmp_path / f"retargeted-{letters.uracil}")
+        retarget(tmp_path / "checkpoint", folders[-1], letters)
+    for folder in folders:
+        assert {path.suffix for path in folder.iterdir()} == {".json"}
+        assert "auto_map" not in json.loads((folder / "tokenizer_config.json").read_text())
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        assert isinstance(tokenizer, KmerTokenizer)
+        assert tokenizer.tokenize("ACGTACG") == ["ACGTAC", "CGTACG"]
+    names = {path.name for path in (tmp_path / "checkpoint").iterdir()}
+    assert names == {"tokenizer_config.json", "vocab.json", "tokenization_strand.py"}
+    saved = json.loads((tmp_path / "checkpoint" / "tokenizer_config.json").read_text())
+    assert saved["auto_map"] == {"AutoTokenizer": ["tokenization_strand.KmerTokenizer", None]}
+
+
+OPEN = """
+import sys
+from transformers import AutoTokenizer
+checkpoint, folder = sys.argv[1:]
+print(AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=True).tokenize("ACGTACG"))
+assert "pipeline" not in sys.modules
+AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+"""
+
+
+def test_without_strandlm_the_checkpoint_opens_and_the_folder_does_not(tokenizer_folder, tmp_path):
+    folder = tokenizer_folder("dna-6mer-overlap")
+    save_tokenizer(load_tokenizer(folder), tmp_path / "checkpoint")
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    env |= {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    command = [sys.executable, "-c", OPEN, tmp_path / "checkpoint", folder]
+    finished = subprocess.run(command, cwd="/", env=env, capture_output=True, text=True, timeout=120)
+    assert finished.stdout == "['ACGTAC', 'CGTACG']\n", finished.stderr[-2000:]
+    assert finished.returncode == 1
+    last = finished.stderr[finished.stderr.rindex("ValueError") :]
+    assert "instantiate the backend tokenizer" in last
+    assert "tokenization_strand.py" not in finished.stderr
 
 
 def test_tokenizers_holds_json_alone():
@@ -117,8 +171,12 @@ def test_letters_that_no_rule_covers_become_unknown_and_lose_nothing_else():
 
 
 def test_proteins_have_no_kmers():
-    with pytest.raises(UserError, match="one token for each residue; set k to 1"):
-        build_tokenizer("protein", 3, False, max_length=64)
+    for k, overlapping, message in (
+        (3, False, "k: 3: protein tokenizers have one token for each residue; leave k out"),
+        (1, True, "overlapping: True: protein tokenizers have one .*; leave overlapping out"),
+    ):
+        with pytest.raises(UserError, match=message):
+            build_tokenizer("protein", k, overlapping, max_length=64)
 
 
 def test_a_tokenizer_is_found_by_name_or_path(tmp_path, monkeypatch):

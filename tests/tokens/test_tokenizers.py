@@ -269,11 +269,13 @@ def test_kmer_tokenizers_keep_a_token_that_somebody_adds(tokenizers, tmp_path):
 @pytest.mark.parametrize("name", ["dna-3mer-overlap", "dna-6mer-overlap", "dna-bpe", "codons", "protein"])
 def test_a_tokenizer_takes_over_the_policy_of_a_corpus(tokenizer_folder, tmp_path, name):
     source, policy = tokenizer_folder(name), POLICIES[1]
-    retarget(source, tmp_path / "same", LettersConfig())
+    assert retarget(source, tmp_path / "same", LettersConfig()) == {}
     assert {f.name: f.read_bytes() for f in (tmp_path / "same").iterdir()} == {
         f.name: f.read_bytes() for f in source.iterdir()
     }
-    retarget(source, tmp_path / "other", policy)
+    before, after = LettersConfig().model_dump(), policy.model_dump()
+    changed = retarget(source, tmp_path / "other", policy)
+    assert changed == {key: (before[key], after[key]) for key in after if before[key] != after[key]} != {}
     assert {f.suffix for f in (tmp_path / "other").iterdir()} == {".json"}
     old, new = load_tokenizer(source), load_tokenizer(tmp_path / "other")
     assert new.get_vocab() == old.get_vocab()

@@ -1,3 +1,5 @@
+import dataclasses
+import errno
 import json
 import shutil
 
@@ -6,9 +8,21 @@ import torch
 from safetensors.torch import load_file
 
 from pipeline.config import OptimizerConfig
+from pipeline.errors import UserError
 from pipeline.training import checkpoints
 from pipeline.training.checkpoints import Progress
-from pipeline.training.optimizer import learning_rate, make_optimizer
+from pipeline.training.optimizer import make_optimizer
+
+SETTINGS = {"window": 40}
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+def newest(folder):
+    saved = next(checkpoints.complete(folder), None)
+    return saved and saved.path.name
 
 
 def stepped(model, steps=2):
@@ -27,16 +41,19 @@ def saved(tiny_model, tmp_path):
     """Checkpoints of steps 2 and 10, and the model and optimizer they were written from."""
     model = tiny_model()
     optimizer = stepped(model)
+    folder = tmp_path / "checkpoints"
     for step in (2, 10):
-        checkpoints.save(tmp_path, model, optimizer, Progress(step, step * 100), keep=5)
-    return tmp_path, model, optimizer
+        checkpoints.save(folder, model, optimizer, Progress(step, step * 100), SETTINGS, keep=5)
+    return folder, model, optimizer
 
 
 def test_a_checkpoint_gives_back_weights_optimizer_and_progress(saved, tiny_model):
     folder, model, optimizer = saved
     again = tiny_model(seed=9)
     other = make_optimizer(again, OptimizerConfig())
-    assert checkpoints.load(checkpoints.newest(folder), again, other) == Progress(10, 1000)
+    saved = next(checkpoints.complete(folder))
+    assert saved.settings == SETTINGS
+    assert checkpoints.load(saved, again, other) == saved.progress == Progress(10, 1000)
     assert again.decoder.weight is again.model.embeddings.weight
     for name, weight in model.state_dict().items():
         assert torch.equal(weight, again.state_dict()[name]), name
@@ -57,7 +74,8 @@ def test_a_checkpoint_is_json_and_safetensors_named_by_parameter(saved):
     tensors = load_file(path / "optimizer.safetensors")
     names = {name for name, _ in model.named_parameters()}
     assert set(tensors) == {f"{n}.{q}" for n in names for q in ("step", "exp_avg", "exp_avg_sq")}
-    assert json.loads((path / "trainer.json").read_text()) == {"step": 10, "letters": 1000}
+    said = json.loads((path / "trainer.json").read_text())
+    assert said == dataclasses.asdict(Progress(10, 1000)) | {"settings": SETTINGS}
     assert not list(folder.glob("*.partial"))
 
 
@@ -68,14 +86,29 @@ def test_the_newest_is_found_by_number_and_other_names_are_ignored(saved):
     for name in ("step-1000001.partial", "step-best", "notes"):
         (folder / name).mkdir()
     (folder / "step-2000000").write_text("a file")
-    assert checkpoints.newest(folder).name == "step-1000000"
-    assert checkpoints.newest(folder / "nothing") is None
+    assert newest(folder) == "step-1000000"
+    assert newest(folder / "nothing") is None
 
 
-def test_only_the_newest_are_kept(saved):
+@pytest.mark.parametrize(
+    ("keep", "kept"),
+    [(2, {4, 12, 13}), (1, {4, 13}), (0, {4, 13}), (-1, {2, 4, 12, 13})],
+)
+def test_the_newest_the_best_and_those_asked_for_are_kept(saved, keep, kept):
     folder, model, optimizer = saved
-    checkpoints.save(folder, model, optimizer, Progress(9, 0), keep=2)
-    assert {p.name for p in folder.iterdir()} == {"step-000009", "step-000010"}
+    for step in (4, 12, 13):
+        progress = Progress(step, best=1.5, best_step=4)
+        checkpoints.save(folder, model, optimizer, progress, SETTINGS, keep)
+    assert names(folder) == {f"step-{step:06d}" for step in kept}
+    checkpoints.save(folder, model, optimizer, Progress(14), SETTINGS, 1, keep_also=[13])
+    assert names(folder) == {"step-000013", "step-000014"}
+
+
+def test_checkpoints_of_a_future_that_is_replaced_go_when_the_first_new_one_is_there(saved):
+    folder, model, optimizer = saved
+    (folder / "step-000008.partial").mkdir()
+    checkpoints.save(folder, model, optimizer, Progress(9, 0), SETTINGS, keep=1)
+    assert names(folder) == {"step-000009"}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +124,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_line(saved, capsys, name, ha
     else:
         middle = len(content) // 2
         path.write_bytes(content[:middle] + (b"\xff" + content[middle + 1 :] if harm == "changed" else b""))
-    assert checkpoints.newest(folder).name == "step-000002"
+    assert newest(folder) == "step-000002"
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert f"step-000010: passed over: {name} is missing or damaged" in error
@@ -101,31 +134,91 @@ def test_with_every_checkpoint_damaged_there_is_none(saved):
     folder, _, _ = saved
     for path in folder.glob("*/model.safetensors"):
         path.write_bytes(b"")
-    assert checkpoints.newest(folder) is None
+    assert newest(folder) is None
 
 
-def test_only_matrices_decay(tiny_model):
-    model = tiny_model(norm="layernorm", use_bias=True)
-    decaying, others = make_optimizer(model, OptimizerConfig(weight_decay=0.1)).param_groups
-    assert (decaying["weight_decay"], others["weight_decay"]) == (0.1, 0)
-    assert all(p.ndim == 2 for p in decaying["params"])
-    assert all(p.ndim == 1 for p in others["params"])
-    assert len(decaying["params"]) + len(others["params"]) == len(list(model.parameters()))
+def every_file(folder):
+    return sorted(path.name for path in (folder / "step-000010").iterdir())
 
 
-@pytest.mark.parametrize("final", [0.0, 0.1])
-@pytest.mark.parametrize(("steps", "warmup"), [(100, 10), (37, 0), (5, 1)])
-def test_the_learning_rate_reaches_its_peak_and_its_end_exactly(steps, warmup, final):
-    config = OptimizerConfig(learning_rate=3e-4, warmup=warmup, final=final)
-    rates = [learning_rate(step, steps, config) for step in range(steps)]
-    assert max(rates) == rates[max(0, warmup - 1)] == rates[warmup] == 3e-4
-    assert rates[-1] == pytest.approx(3e-4 * final, abs=1e-20)
-    rising, falling = rates[:warmup], rates[warmup:]
-    assert rising == sorted(rising)
-    assert falling == sorted(falling, reverse=True)
-    assert all(rate > 0 for rate in rates[:-1])
-    if warmup:
-        assert rates[0] == 3e-4 / warmup
-    middle = (warmup + steps - 1) / 2
-    if middle == int(middle):
-        assert rates[int(middle)] == pytest.approx(3e-4 * (1 + final) / 2)
+def test_any_file_of_a_checkpoint_may_be_the_damaged_one(saved):
+    folder, _, _ = saved
+    assert len(every_file(folder)) > 5
+    for name in every_file(folder):
+        path = folder / "step-000010" / name
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        assert newest(folder) == "step-000002", name
+        path.write_bytes(content)
+        assert newest(folder) == "step-000010"
+
+
+def test_other_networks_are_refused(saved, tiny_model):
+    folder, _, _ = saved
+    path = folder / "step-000010"
+    with pytest.raises(
+        UserError, match=r"^resume: .*step-000010 holds another network: size mismatch for .*$"
+    ):
+        checkpoints.load_weights(path, tiny_model(hidden_size=16))
+    with pytest.raises(
+        UserError, match=r"holds another network: model.layers.2.* is in one of the two only$"
+    ):
+        checkpoints.load_weights(path, tiny_model(num_hidden_layers=3))
+
+
+@pytest.mark.parametrize("moment", ["while the old is deleted", "before the new is renamed"])
+def test_a_kill_leaves_nothing_that_looks_complete(saved, monkeypatch, moment):
+    folder, model, optimizer = saved
+
+    class Killed(BaseException):
+        pass
+
+    def die(path, *_, **__):
+        (path / "model.safetensors").unlink()
+        raise Killed
+
+    step = 10 if moment == "before the new is renamed" else 11
+    monkeypatch.setattr(checkpoints.shutil, "rmtree", die)
+    with pytest.raises(Killed):
+        checkpoints.save(folder, model, optimizer, Progress(step), SETTINGS, keep=1)
+    left = [path for path in folder.iterdir() if checkpoints.NAME.fullmatch(path.name)]
+    assert left
+    assert all(checkpoints.damage(path) is None for path in left)
+    monkeypatch.undo()
+    checkpoints.save(folder, model, optimizer, Progress(12), SETTINGS, keep=1)
+    assert names(folder) == {"step-000012"}
+
+
+# -- a full disk
+
+
+@pytest.mark.parametrize("broken", ["save_file", "write_json"])
+def test_a_failed_save_leaves_nothing_behind_and_is_told_in_a_line(saved, monkeypatch, broken):
+    folder, model, optimizer = saved
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, broken, full)
+    with pytest.raises(UserError) as error, checkpoints.enough_disk(folder.parent):
+        checkpoints.save(folder, model, optimizer, Progress(11), SETTINGS, keep=1)
+    line = "the disk is full; free some space and run again, to go on from step-000010"
+    assert str(error.value) == f"{folder.parent}: {line}"
+    assert names(folder) == {"step-000002", "step-000010"}
+
+
+def test_other_errors_are_not_taken_for_a_full_disk(tmp_path):
+    with pytest.raises(PermissionError), checkpoints.enough_disk(tmp_path):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def test_on_a_disk_that_is_full_the_older_checkpoint_stays(small_disk, tiny_model):
+    model = tiny_model()
+    optimizer = stepped(model)
+    folder = small_disk / "checkpoints"
+    with pytest.raises(UserError, match=r"the disk is full; .* to go on from step-00000\d$"):  # noqa: PT012, SIM117
+        with checkpoints.enough_disk(small_disk):
+            for step in range(1, 10):
+                checkpoints.save(folder, model, optimizer, Progress(step), SETTINGS, keep=-1)
+    assert newest(folder) == max(names(folder)) < "step-000009"
+    assert all(checkpoints.damage(path) is None for path in folder.iterdir())
