@@ -62,10 +62,25 @@ def context_tokens(window: int, codec: "Codec") -> int:
     return codec.most_tokens(window) + 2
 
 
-def _columns(splits: dict[str, "TokenSplit"], config: PretrainConfig, alphabet: str) -> int:
-    """Return the length of the first row, which is every row's where the architecture asks for that."""
+def _check(config: PretrainConfig) -> None:
+    """Refuse tokens and settings that do not go together, before anything is written."""
+    from pipeline.tokens.masking import check_masking
+    from pipeline.tokens.store import load_tokens
+
+    splits, codec = load_tokens(config.data)
     if "train" not in splits:
         raise UserError(f"data: {config.data} has no train split; prepare it with one")
+    _columns(splits, config, codec.alphabet)
+    check_masking(config.masking, codec)
+    if config.masking.soft_mask_weight < 1 and splits["train"].soft_mask is None:
+        raise UserError(
+            f"masking.soft_mask_weight: {config.data} knows of no soft mask; prepare it with --letters.case "
+            "soft-mask, or leave the weight at 1"
+        )
+
+
+def _columns(splits: dict[str, "TokenSplit"], config: PretrainConfig, alphabet: str) -> int:
+    """Return the length of the first row, which is every row's where the architecture asks for that."""
     lengths = splits["train"].lengths
     if config.model.architecture == "factored" and alphabet != "protein":
         raise UserError(
@@ -81,15 +96,8 @@ def _columns(splits: dict[str, "TokenSplit"], config: PretrainConfig, alphabet: 
 
 
 def _make_objective(config: PretrainConfig, split: "TokenSplit", codec: "Codec"):
-    from pipeline.tokens.masking import check_masking
     from pipeline.training.objective import AlignedObjective, MaskedObjective
 
-    check_masking(config.masking, codec)
-    if config.masking.soft_mask_weight < 1 and split.soft_mask is None:
-        raise UserError(
-            f"masking.soft_mask_weight: {config.data} knows of no soft mask; prepare it with --letters.case "
-            "soft-mask, or leave the weight at 1"
-        )
     if config.model.architecture == "strand":
         return MaskedObjective(split, codec, config.masking, config.seed)
     import numpy as np
@@ -240,6 +248,7 @@ def run(config: PretrainConfig) -> Result:
 
     if read_manifest(config.data)["stage"] != "tokenize":
         raise UserError(f"data: {config.data} was not written by tokenize; pass a token folder")
+    _check(config)
     accelerator = _accelerator(config)
 
     def build(workspace: Workspace) -> None:

@@ -57,7 +57,7 @@ def test_the_planted_word_is_found(find, database, tmp_path, queries):
     assert best["consensus"] == "TATAAT"
     assert best["best_hit"]["target"] == "minus10"
     assert (best["best_hit"]["offset"], best["best_hit"]["strand"]) == (0, "+")
-    assert best["n_sites"] == pytest.approx(120, abs=12)
+    assert 60 <= best["n_sites"] <= 132  # of 120 planted
     assert best["q_value"] < 1e-6
     assert np.array(best["matrix"]).sum(1) == pytest.approx(1, abs=1e-3)
     assert set(best["heads"]) <= {"0.0", "0.1"}

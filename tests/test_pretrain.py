@@ -20,7 +20,14 @@ import pipeline.encode
 import pipeline.prepare
 import pipeline.pretrain
 import pipeline.training.loop
-from pipeline.config import ModelConfig, OptimizerConfig, PrepareConfig, PretrainConfig, TokenizeConfig
+from pipeline.config import (
+    MaskingConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PrepareConfig,
+    PretrainConfig,
+    TokenizeConfig,
+)
 from pipeline.errors import UserError
 from pipeline.model import FactoredForMaskedLM, StrandForMaskedLM, StrandModel
 from pipeline.pretrain import context_tokens, make_model
@@ -260,6 +267,13 @@ def test_tokens_without_a_train_split_are_refused(token_folder, tmp_path):
     (tmp_path / "t" / "dataset_dict.json").write_text('{"splits": ["validation", "test"]}')
     with pytest.raises(UserError, match=r"^data: .* has no train split; prepare it with one$"):
         pipeline.pretrain.run(pretrain_config(tmp_path / "t", tmp_path / "out"))
+
+
+def test_a_soft_mask_that_nobody_kept_is_refused_before_anything_is_written(token_folder, tmp_path):
+    config = pretrain_config(token_folder, tmp_path / "out", masking=MaskingConfig(soft_mask_weight=0.5))
+    with pytest.raises(UserError, match=r"^masking.soft_mask_weight: .* knows of no soft mask"):
+        pipeline.pretrain.run(config)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("kind", [DistributedType.FSDP, DistributedType.DEEPSPEED])
