@@ -48,8 +48,9 @@ def leakage_report(
         ``largest_cluster``: its share of the rows and of the letters.
     """
     kmer = kmer or KMER[alphabet]
-    digests_2N, length_N = _digests(sequences, split_N, alphabet)
     found = [split for split in range(len(SPLITS)) if (split_N == split).any()]
+    strands = alphabet == "dna" and (strandless or len(found) > 1)
+    digests_2N, length_N = _digests(sequences, split_N, strands)
     report: dict[str, Any] = {"kmer": kmer, "kmer_counted": shared_kmers, "splits": {}, "pairs": {}}
     for split in found:
         own = digests_2N[0, split_N == split]
@@ -96,17 +97,15 @@ def say_leakage(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _digests(
-    sequences: pa.ChunkedArray, split_N: np.ndarray, alphabet: Alphabet
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return (2, N) uint64, digests of the rows and of their other strands, and (N,) their lengths."""
+def _digests(sequences: pa.ChunkedArray, split_N: np.ndarray, strands: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return (2, N) uint64, digests of rows and (if wanted) other strands, and (N,) the rows' lengths."""
     digests_2N = np.zeros((2, len(split_N)), np.uint64)
     length_N = np.zeros(len(split_N), np.int64)
     for i, row in enumerate(rows(sequences)):
         if split_N[i] >= 0:
             upper = row.upper()
             digests_2N[0, i], length_N[i] = digest(upper), len(upper)
-            if alphabet == "dna":
+            if strands:
                 digests_2N[1, i] = digest(reverse_complement(upper))
     return digests_2N, length_N
 

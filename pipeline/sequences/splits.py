@@ -6,10 +6,10 @@ have been empty, and one that weighs more, or no longer more, than the share ask
 """
 
 import difflib
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
+import xxhash
 
 from pipeline.config import Alphabet
 from pipeline.errors import UserError
@@ -22,7 +22,7 @@ SPLITS = ("train", "validation", "test")
 def digest(sequence: bytes | str) -> int:
     """Return 64 bits that stand for a sequence (two of ten million share them with a chance below 1e-5)."""
     letters = sequence.encode() if isinstance(sequence, str) else sequence
-    return int.from_bytes(hashlib.blake2b(letters, digest_size=8).digest(), "little")
+    return xxhash.xxh3_64_intdigest(letters)
 
 
 def group_digest(sequence: bytes | str, alphabet: Alphabet) -> int:
