@@ -147,6 +147,31 @@ def load_records(
     return records, context
 
 
+def load_model(kind: Any, checkpoint: Path, stage: str, lacks: str):
+    """Return a network in evaluation mode, in float32.
+
+    Args:
+        kind: the Auto class that loads it.
+        checkpoint: its folder.
+        stage: the stage whose folder is wanted.
+        lacks: what is said of a checkpoint without a trained head of that kind.
+
+    Raises:
+        UserError: the folder holds no strand model, or one without that head.
+    """
+    from transformers.utils import logging
+
+    import pipeline.model  # noqa: F401  registers our classes
+
+    check_checkpoint(checkpoint, stage)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    model, report = kind.from_pretrained(checkpoint.absolute(), output_loading_info=True, dtype=torch.float32)
+    if report["missing_keys"]:
+        raise UserError(f"checkpoint: {checkpoint} {lacks}")
+    return model.eval()
+
+
 def load_classifier(checkpoint: Path):
     """Return a sequence classifier and its codec.
 
@@ -154,16 +179,7 @@ def load_classifier(checkpoint: Path):
         UserError: the checkpoint holds no trained classifier.
     """
     from transformers import AutoModelForSequenceClassification
-    from transformers.utils import logging
 
-    import pipeline.model  # noqa: F401  registers our classes
-
-    check_checkpoint(checkpoint, "finetune")
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    model, report = AutoModelForSequenceClassification.from_pretrained(
-        checkpoint.absolute(), output_loading_info=True, dtype=torch.float32
-    )
-    if report["missing_keys"]:
-        raise UserError(f"checkpoint: {checkpoint} holds no trained classifier; run strandlm finetune on it")
-    return model.eval(), codec_of(checkpoint)
+    lacks = "holds no trained classifier; run strandlm finetune on it"
+    model = load_model(AutoModelForSequenceClassification, checkpoint, "finetune", lacks)
+    return model, codec_of(checkpoint)

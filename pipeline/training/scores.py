@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from pipeline.config import PretrainConfig
-from pipeline.errors import UserError
 from pipeline.log import say
 from pipeline.tokens.bits import Bits, HiddenText, can_hide_one, hidden_text, score, single_letters
 from pipeline.tokens.counts import CountModel, composition_bits
@@ -29,21 +28,13 @@ def load_language_model(checkpoint: Path):
     """
     import torch
     from transformers import AutoModelForMaskedLM
-    from transformers.utils import logging
 
-    import pipeline.model  # noqa: F401  registers our classes
-    from pipeline.training.classifier import check_checkpoint
+    from pipeline.training.classifier import load_model
 
-    check_checkpoint(checkpoint, "pretrain")
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    model, report = AutoModelForMaskedLM.from_pretrained(
-        checkpoint.absolute(), output_loading_info=True, dtype=torch.float32
-    )
-    if report["missing_keys"]:
-        raise UserError(f"checkpoint: {checkpoint} predicts no tokens; pass a folder written by pretrain")
+    lacks = "predicts no tokens; pass a folder written by pretrain"
+    model = load_model(AutoModelForMaskedLM, checkpoint, "pretrain", lacks)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return model.to(device).eval(), codec_of(checkpoint)
+    return model.to(device), codec_of(checkpoint)
 
 
 def network_bits(model, codec: Codec, text: HiddenText) -> tuple[dict[str, Bits], dict[str, Any]]:
