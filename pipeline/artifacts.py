@@ -22,7 +22,8 @@ STAGE = ".stage"
 VERSIONED = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy", "biopython")
 # Settings that change where or how fast a result comes, but not what it is.
 NOT_HASHED = {"output", "name", "micro_batch_tokens", "launch", "resume", "log_every", "max_bad_steps"}
-NOT_HASHED |= {"keep_checkpoints", "checkpoint_every"}
+NOT_HASHED |= {"keep_checkpoints", "checkpoint_every", "trackers", "dry_run", "compile"}
+NOT_HASHED |= {"gradient_checkpointing"}
 
 
 @dataclass

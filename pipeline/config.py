@@ -176,12 +176,30 @@ class ModelConfig(Section):
     intermediate_size: Positive | None = None
     """width of the feed-forward part (default: 8/3 of hidden_size, in multiples of 8)"""
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    norm_bias: Literal["all", "layers", "none"] = "all"
+    """which layer norms have a bias: all, those of the layers, or none"""
+    norm_placement: Literal["pre", "post"] = "pre"
+    """norms before attention and feed-forward part, or after them (as in BERT)"""
     activation: Literal["swiglu", "gelu"] = "swiglu"
     use_bias: bool = False
     qk_norm: bool = False
+    """normalise queries and keys"""
+    qk_norm_over: Literal["head", "model"] = "head"
+    """over each head's channels, or over all"""
+    residual_scale: Annotated[float, Field(gt=0)] = 1.0
+    """factor of what each layer adds"""
+    positions: Literal["rotary", "sinusoidal", "none"] = "rotary"
+    rope_theta: Annotated[float, Field(gt=1)] | None = None
+    """base of the rotary angles (default: 10,000, or that of start_from); larger for longer contexts"""
+    sliding_window: Positive | None = None
+    """tokens seen to either side (default: all), except in every global_every-th layer"""
+    global_every: Positive = 3
+    """one layer of so many sees all tokens, the first among them"""
+    token_dropout: bool = False
+    """show masks as zeros and scale the other tokens for it, as ESM-2 does"""
+    lm_head: Literal["linear", "dense"] = "linear"
+    """dense: a layer with GELU and layer norm before the decoder, as ESM-2 has"""
     tie_word_embeddings: bool = True
-    rope_theta: float = 10_000.0
-    """base of the rotary angles"""
 
 
 class MaskingConfig(Section):
@@ -202,8 +220,10 @@ class MaskingConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """AdamW and its learning-rate schedule."""
+    """The optimizer and its learning-rate schedule."""
 
+    method: Literal["adamw", "muon"] = "adamw"
+    """muon: orthogonalised updates for the matrices of the layers, AdamW for all else"""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     """peak learning rate"""
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
@@ -223,11 +243,24 @@ class OptimizerConfig(Section):
     """share of the peak that the last step has"""
 
 
+class MixtureConfig(Section):
+    """How much of what is read comes from each of several data sets."""
+
+    weights: list[Annotated[float, Field(gt=0)]] = []
+    """one number for each data set, in their order (default: their sizes)"""
+    temperature: Annotated[float, Field(ge=1)] = 1.0
+    """shares are weights ^ (1 / temperature): the larger, the more alike"""
+
+
 class PretrainConfig(StageConfig):
     """Train a masked language model on tokens."""
 
-    data: Path
-    """folder written by tokenize"""
+    data: Annotated[list[Path], Field(min_length=1)]
+    """folders written by tokenize, with one tokenizer: one, or several to be mixed"""
+    mixture: MixtureConfig = MixtureConfig()
+    start_from: Path | None = None
+    """checkpoint whose weights and shape are the start (default: random weights of the shape below); window
+    and model.rope_theta may differ from its own, for a longer context"""
     model: ModelConfig = ModelConfig()
     masking: MaskingConfig = MaskingConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -235,6 +268,8 @@ class PretrainConfig(StageConfig):
     """optimizer steps"""
     window: Positive = 510
     """longest piece of sequence shown at once, in bases or residues: the model's context"""
+    window_warmup: Annotated[int, Field(ge=0)] = 0
+    """steps in which windows grow from an eighth of that to all of it"""
     tokens_per_step: Positive = 16_384
     """tokens in an optimizer step, over all processes"""
     micro_batch_tokens: Positive = 8192
@@ -260,6 +295,14 @@ class PretrainConfig(StageConfig):
     """steps in a row without a finite loss and gradient, each passed over, after which the run stops"""
     precision: Literal["no", "bf16", "fp16"] = "no"
     """bf16: automatic mixed precision; fp16: refused on a GPU, and read as no elsewhere"""
+    gradient_checkpointing: bool = False
+    """compute activations again in the backward pass: less memory, a third more time; the same results"""
+    compile: bool = False
+    """compile the network with torch.compile: for long runs on GPUs; on CPUs it gains nothing"""
+    trackers: list[str] = []
+    """also log to these trackers of Accelerate, by name (wandb, mlflow, comet_ml, aim, clearml, ...)"""
+    dry_run: bool = False
+    """print the plan (parameters, steps, memory, work) and stop"""
     count_model: bool = True
     """score the two-sided count model on the same hidden runs, as the baseline"""
     launch: str | None = None
@@ -317,6 +360,13 @@ class EvaluateConfig(StageConfig):
     """letters of each data set scored, at most"""
     count_model: bool = True
     """score the two-sided count model on the same hidden runs, as the baseline"""
+
+
+class CompareConfig(StageConfig):
+    """Lay finished pretraining runs side by side: settings that differ, curves, bits, paired differences."""
+
+    runs: list[Path] = []
+    """folders written by pretrain, two or more"""
 
 
 class PredictConfig(StageConfig):
@@ -473,6 +523,7 @@ STAGES: dict[str, type[StageConfig]] = {
     "pretrain": PretrainConfig,
     "finetune": FinetuneConfig,
     "evaluate": EvaluateConfig,
+    "compare": CompareConfig,
     "predict": PredictConfig,
     "motifs": MotifsConfig,
     "contacts": ContactsConfig,

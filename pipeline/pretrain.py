@@ -3,7 +3,7 @@
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.artifacts import Result, Workspace, hash_input, produce, read_manifest
 from pipeline.config import PretrainConfig
@@ -11,95 +11,112 @@ from pipeline.errors import UserError
 from pipeline.log import say
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from pipeline.tokens.kmers import Codec
-    from pipeline.tokens.store import TokenSplit
+    from pipeline.tokens.store import Splits, TokenSplit
     from pipeline.training.checkpoints import Progress
+    from pipeline.training.estimate import Plan
     from pipeline.training.scores import Scores
 
 VOLATILE = ("metrics.jsonl", "tensorboard", "checkpoints")
 
 
-def make_model(config: PretrainConfig, codec: "Codec", columns: int):
-    """Return the untrained network of a run; ``columns`` is the length of an aligned family's rows.
+class Text(NamedTuple):
+    """What a run reads.
 
-    The weights are a function of the seed.
+    ``sets`` are the splits of each data set, ``shares`` how much of what is read comes from each, ``columns``
+    the length of an aligned family's rows, or 0.
     """
-    from pipeline.model import FactoredConfig, FactoredForMaskedLM, StrandConfig, StrandForMaskedLM
-    from pipeline.tokens.vocabulary import RESIDUES
-    from pipeline.training.initialise import fresh
 
-    shape = config.model
-    common: dict[str, Any] = {
-        "vocab_size": len(codec.vocabulary),
-        "hidden_size": shape.hidden_size,
-        "num_attention_heads": shape.num_attention_heads,
-        "pad_token_id": codec.special("pad"),
-    }
-    if shape.architecture == "factored":
-        residues = [codec.vocabulary[letter] for letter in RESIDUES]
-        factored = FactoredConfig(**common, num_columns=columns, residue_token_ids=residues)
-        return fresh(FactoredForMaskedLM, factored, codec, config.seed)
-    strand = StrandConfig(
-        **common,
-        num_hidden_layers=shape.num_hidden_layers,
-        intermediate_size=shape.intermediate_size or -(-shape.hidden_size * 8 // 3) // 8 * 8,
-        norm=shape.norm,
-        activation=shape.activation,
-        use_bias=shape.use_bias,
-        qk_norm=shape.qk_norm,
-        tie_word_embeddings=shape.tie_word_embeddings,
-        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
-        max_position_embeddings=context_tokens(config.window, codec),
-        alphabet=codec.alphabet,
-        k=codec.k,
-        overlapping=codec.overlapping,
-    )
-    return fresh(StrandForMaskedLM, strand, codec, config.seed)
+    sets: dict[str, "Splits"]
+    codec: "Codec"
+    shares: dict[str, float]
+    columns: int
+
+    @property
+    def lengths(self) -> list["np.ndarray"]:
+        """Letters of each training record of each data set."""
+        return [splits["train"].lengths for splits in self.sets.values()]
 
 
-def context_tokens(window: int, codec: "Codec") -> int:
-    """Return the tokens that a window of real letters needs at most, specials included."""
-    return codec.most_tokens(window) + 2
+def _read(config: PretrainConfig) -> Text:
+    """Open the tokens.
 
-
-def _check(config: PretrainConfig) -> None:
-    """Refuse tokens and settings that do not go together, before anything is written."""
+    Raises:
+        UserError: they do not go together with each other or with the settings.
+    """
     from pipeline.tokens.masking import check_masking
-    from pipeline.tokens.store import load_tokens
+    from pipeline.tokens.store import load_token_sets
 
-    splits, codec = load_tokens(config.data)
-    if "train" not in splits:
-        raise UserError(f"data: {config.data} has no train split; prepare it with one")
-    _columns(splits, config, codec.alphabet)
+    sets, codec = load_token_sets(config.data)
+    for folder, splits in zip(config.data, sets.values(), strict=True):
+        if "train" not in splits:
+            raise UserError(f"data: {folder} has no train split; prepare it with one")
+        if config.masking.soft_mask_weight < 1 and splits["train"].soft_mask is None:
+            raise UserError(
+                f"masking.soft_mask_weight: {folder} knows of no soft mask; prepare it with --letters.case "
+                "soft-mask, or leave the weight at 1"
+            )
     check_masking(config.masking, codec)
-    if config.masking.soft_mask_weight < 1 and splits["train"].soft_mask is None:
+    columns = _columns(sets, config, codec.alphabet) if config.model.architecture == "factored" else 0
+    return Text(sets, codec, _shares(config, sets), columns)
+
+
+def _columns(sets: dict[str, "Splits"], config: PretrainConfig, alphabet: str) -> int:
+    """Return the length of every row of an aligned family."""
+    if alphabet != "protein":
         raise UserError(
-            f"masking.soft_mask_weight: {config.data} knows of no soft mask; prepare it with --letters.case "
-            "soft-mask, or leave the weight at 1"
+            f"model.architecture: factored is for one protein family; the data are {alphabet}: use strand"
         )
-
-
-def _columns(splits: dict[str, "TokenSplit"], config: PretrainConfig, alphabet: str) -> int:
-    """Return the length of the first row, which is every row's where the architecture asks for that."""
-    lengths = splits["train"].lengths
-    if config.model.architecture == "factored" and alphabet != "protein":
+    if config.optimizer.method == "muon":
+        raise UserError("optimizer.method: muon is for the matrices of layers; factored has none: use adamw")
+    lengths = [length for splits in sets.values() for length in splits["train"].lengths.tolist()]
+    if min(lengths) != max(lengths):
         raise UserError(
-            f"model.architecture: factored is for one protein family, but {config.data} holds {alphabet}; "
-            "use strand"
+            f"model.architecture: factored needs rows of one length, but {', '.join(map(str, config.data))} "
+            f"has rows of {min(lengths)} to {max(lengths)}; prepare an alignment with --aligned true"
         )
-    if config.model.architecture == "factored" and lengths.min() != lengths.max():
-        raise UserError(
-            f"model.architecture: factored needs rows of one length, but {config.data} has rows of "
-            f"{lengths.min()} to {lengths.max()}; prepare an alignment with --aligned true"
-        )
-    return int(lengths[0])
+    return lengths[0]
 
 
-def _make_objective(config: PretrainConfig, split: "TokenSplit", codec: "Codec"):
+def _shares(config: PretrainConfig, sets: dict[str, "Splits"]) -> dict[str, float]:
+    """Return which share of what is read comes from each data set."""
+    from pipeline.training.plan import shares_of
+
+    weights = config.mixture.weights or [int(splits["train"].lengths.sum()) for splits in sets.values()]
+    if len(weights) != len(sets):
+        raise UserError(f"mixture.weights: {len(weights)} numbers for {len(sets)} data sets; give one each")
+    return dict(zip(sets, shares_of(weights, config.mixture.temperature), strict=True))
+
+
+def _work(config: PretrainConfig, model, text: Text, processes: int) -> "Plan":
+    """Return what the run will take."""
+    from pipeline.training.estimate import estimate
+    from pipeline.training.plan import epoch_size
+
+    window = text.columns or config.window
+    sizes = [epoch_size(lengths, window) for lengths in text.lengths]
+    letters, windows = (sum(size) for size in zip(*sizes, strict=True))
+    mean = round(letters / windows)
+    tokens_per_letter = 1.0 if text.columns else (text.codec.most_tokens(mean) + 2) / mean
+    return estimate(model, config, letters, windows, tokens_per_letter, processes)
+
+
+def _say_plan(config: PretrainConfig, text: Text) -> None:
+    """Print the plan of a run that is not to be started."""
+    from pipeline.training.network import make_config, outline
+
+    model = outline(make_config(config, text.codec, text.columns))
+    for line in _work(config, model, text, 1).lines():
+        say(line)
+
+
+def _make_objective(config: PretrainConfig, split: "TokenSplit", codec: "Codec", packed: bool):
     from pipeline.training.objective import AlignedObjective, MaskedObjective
 
     if config.model.architecture == "strand":
-        return MaskedObjective(split, codec, config.masking, config.seed)
+        return MaskedObjective(split, codec, config.masking, config.seed, packed)
     import numpy as np
 
     from pipeline.attention.contacts import sequence_weights
@@ -117,40 +134,97 @@ def _spans(split: "TokenSplit", windows) -> list[tuple[str, int, int]]:
 def _train(config: PretrainConfig, folder: Path, counts: dict[str, Any], accelerator) -> None:
     import transformers
 
-    from pipeline.tokens.store import load_tokens
+    from pipeline.tokens.store import joined
     from pipeline.training.checkpoints import enough_disk
     from pipeline.training.loop import Run, train
+    from pipeline.training.network import make_config, make_model
     from pipeline.training.plan import steps
-    from pipeline.training.resume import settings_of
     from pipeline.training.scores import Scores
+    from pipeline.training.sharding import whole_model
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    splits, codec = load_tokens(config.data)
-    columns = _columns(splits, config, codec.alphabet)
-    split = splits["train"]
-    window = columns if config.model.architecture == "factored" else config.window
-    model = make_model(config, codec, columns)
+    text = _read(config)
+    window = text.columns or config.window
+    model = make_model(config, make_config(config, text.codec, text.columns), text.codec)
+    packed = _prepare_network(config, model, accelerator)
     counts["parameters"] = sum(p.numel() for p in model.parameters())
-    if accelerator.is_main_process:
-        say(
-            f"{counts['parameters']:,} parameters, {int(split.lengths.sum()):,} letters of training text, "
-            f"{config.steps} steps of {config.tokens_per_step:,} letters, {accelerator.num_processes} "
-            f"process(es) on {accelerator.device.type}"
-        )
-    strands = codec.alphabet == "dna"
-    plan = steps(split.lengths, window, config.tokens_per_step, strands, config.seed)
-    objective = _make_objective(config, split, codec)
-    scores = Scores(config, splits, codec)
-    spans = partial(_spans, split)
-    settings = settings_of(config, hash_input(config.data))
-    progress = train(Run(accelerator, model, objective, plan, scores.during, folder, spans, settings), config)
-    if accelerator.is_main_process:
+    if len(text.shares) > 1:
+        counts["shares"] = text.shares
+    watching = _watching(config, model, text, accelerator)
+    reading = {"shares": list(text.shares.values()), "warmup": config.window_warmup}
+    strands = text.codec.alphabet == "dna"
+    plan = steps(text.lengths, window, config.tokens_per_step, strands, config.seed, **reading)
+    split = joined([splits["train"] for splits in text.sets.values()])
+    objective = _make_objective(config, split, text.codec, packed)
+    scores = {name: Scores(config, splits, text.codec) for name, splits in text.sets.items()}
+    validate, spans = partial(_validate, scores, text.shares), partial(_spans, split)
+    settings = _settings(config)
+    run = Run(accelerator, model, objective, plan, validate, folder, spans, settings, watching)
+    progress = train(run, config)
+    trained = whole_model(model, accelerator.is_main_process)
+    if trained is not None and accelerator.is_main_process:
+        model = trained.to(accelerator.device)
         _say_shares(objective)
         counts |= {"skipped_steps": progress.skipped, "changed_on_resume": progress.changes}
         with enough_disk(folder):
             counts["weights_of_step"] = _take_best(model, folder, progress, config)
-            _export(config, folder, model, codec, scores, window)
+            _export(config, folder, model, text.codec, scores, window)
+
+
+def _watching(config: PretrainConfig, model, text: Text, accelerator) -> dict[str, Any]:
+    """Say the plan; return what the tracker is to know of it."""
+    from pipeline.training.peaks import peak_of
+    from pipeline.training.tracking import FORETELL, start_trackers
+
+    work = _work(config, model, text, accelerator.num_processes)
+    known = {
+        "tokens_per_letter": work.tokens_per_letter,
+        "flops_per_token": work.flops_per_token,
+        "others": start_trackers(accelerator, config),
+    }
+    if not accelerator.is_main_process:
+        return known
+    for line in work.lines():
+        say(line)
+    where = f"{accelerator.num_processes} process(es) on {accelerator.device.type}"
+    if config.steps < FORETELL:
+        say(where)
+        return known
+    peak, source = peak_of(accelerator.device, accelerator.mixed_precision)
+    say(f"{where}, {source}")
+    return known | {"peak": peak * accelerator.num_processes}
+
+
+def _prepare_network(config: PretrainConfig, model, accelerator) -> bool:
+    """Choose the attention kernel and how the network is computed; return whether batches are packed."""
+    import torch
+
+    from pipeline.model.attention_strand import CPU, VARLEN, fastest_attention
+
+    if config.compile:
+        model.compile(dynamic=True)
+    if config.model.architecture == "factored":
+        return False
+    if config.gradient_checkpointing:
+        model.activation_checkpointing_enable()
+    dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else torch.float32
+    kernel = fastest_attention(accelerator.device, dtype, training=True)
+    model.set_attn_implementation(kernel)
+    return kernel in (CPU, VARLEN)
+
+
+def _validate(scores: dict[str, "Scores"], shares: dict[str, float], model) -> dict[str, float]:
+    """Return the validation bits: of several data sets first their mean, by the shares they are read in."""
+    each = {name: one.during(model) for name, one in scores.items()}
+    if len(each) == 1:
+        return each.popitem()[1]
+    total = sum(shares[name] for name, numbers in each.items() if numbers)
+    mean: dict[str, float] = {}
+    for name, numbers in each.items():
+        for metric, value in numbers.items():
+            mean[metric] = mean.get(metric, 0.0) + value * shares[name] / total
+    return mean | {f"{metric}:{name}": v for name, numbers in each.items() for metric, v in numbers.items()}
 
 
 def _take_best(model, folder: Path, progress: "Progress", config: PretrainConfig) -> int:
@@ -172,23 +246,28 @@ def _take_best(model, folder: Path, progress: "Progress", config: PretrainConfig
 
 
 def _export(
-    config: PretrainConfig, folder: Path, model, codec: "Codec", scores: "Scores", window: int
+    config: PretrainConfig, folder: Path, model, codec: "Codec", scores: dict[str, "Scores"], window: int
 ) -> None:
-    """Score the model on test text; write it, its tokenizer and the scores."""
+    """Score the model on the test text of each data set; write it, its tokenizer and the scores."""
     from pipeline.artifacts import write_json
     from pipeline.tokens.vocabulary import load_tokenizer, save_tokenizer
+    from pipeline.training.network import context_tokens, untrained
+    from pipeline.training.scores import write_windows
 
     metrics = {}
     if config.model.architecture == "strand":
-        metrics = scores.final(model, make_model(config, codec, 0), config.count_model)
+        for name, one in scores.items():
+            final = one.final(model, untrained(model.config, codec, config.seed), config.count_model)
+            metrics |= final if len(scores) == 1 else {f"{key}:{name}": value for key, value in final.items()}
     for name, score in metrics.items():
         bits = [f"{key} {value:.4f}" for key, value in score.items() if isinstance(value, float)]
         say(", ".join(bits) + f" ({name}, {score['hidden_letters']} letters of the test split)")
     model.save_pretrained(folder)
-    tokenizer = load_tokenizer(config.data / "tokenizer")
+    tokenizer = load_tokenizer(config.data[0] / "tokenizer")
     tokenizer.model_max_length = context_tokens(window, codec)
     save_tokenizer(tokenizer, folder)
     write_json(folder / "metrics.json", metrics)
+    write_windows(folder, scores)
 
 
 def _say_shares(objective) -> None:
@@ -205,6 +284,10 @@ def _say_shares(objective) -> None:
 
 def _precision(config: PretrainConfig, on_cpu: bool) -> str:
     """Return the precision to train in: half precision overflows without a scaled loss, so it is not used."""
+    import torch
+
+    if config.precision == "bf16" and on_cpu and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        say("precision: this processor has no units for bf16, which is then slower than float32 (no)")
     if config.precision != "fp16":
         return config.precision
     if not on_cpu:
@@ -216,39 +299,62 @@ def _precision(config: PretrainConfig, on_cpu: bool) -> str:
 def _accelerator(config: PretrainConfig):
     import torch
     from accelerate import Accelerator
-    from accelerate.utils import DistributedType
 
+    from pipeline.training.sharding import check_launch, check_sharding
+
+    check_launch(config)
     on_cpu = not (torch.cuda.is_available() or torch.backends.mps.is_available())
-    accelerator = Accelerator(cpu=on_cpu, mixed_precision=_precision(config, on_cpu))
-    if accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
-        raise UserError(
-            f"accelerate launch: {accelerator.distributed_type.value} divides the model among processes, and "
-            "checkpoints here need it whole; use configs/accelerate/ddp.yaml"
-        )
+    accelerator = Accelerator(
+        cpu=on_cpu,
+        mixed_precision=_precision(config, on_cpu),
+        log_with=[*config.trackers] or None,
+        project_dir=config.output.parent,
+    )
+    check_sharding(accelerator)
     return accelerator
 
 
 def _find_earlier_work(config: PretrainConfig, folder: Path) -> None:
     """Clear the folder where the run is to start over; else see whether it lengthens a finished one."""
-    from pipeline.training.resume import settings_of, take_over
+    from pipeline.training.resume import take_over
 
     if config.resume == "never":
         for path in folder.glob("[!.]*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     elif config.resume == "auto" and not any(folder.glob("checkpoints/step-*")):
-        take_over(config.output, folder, config, settings_of(config, hash_input(config.data)))
+        take_over(config.output, folder, config, _settings(config))
+
+
+def _inputs(config: PretrainConfig) -> dict[str, Path]:
+    """Return the folders that a run reads, by what they are called in the manifest."""
+    several = {f"data {i}": folder for i, folder in enumerate(config.data, 1)}
+    inputs = {"data": config.data[0]} if len(several) == 1 else several
+    return inputs | ({"start_from": config.start_from} if config.start_from else {})
+
+
+def _settings(config: PretrainConfig) -> dict[str, Any]:
+    from pipeline.training.resume import settings_of
+
+    return settings_of(config, {name: hash_input(path) for name, path in _inputs(config).items()})
 
 
 def run(config: PretrainConfig) -> Result:
     """Train; write a Hugging Face checkpoint with metrics.json beside the weights.
 
-    With several processes the first one owns the folder; the others are told whether there is work to do.
+    With several processes the first one owns the folder; the others are told whether there is work to do. A
+    dry run says what it would be, and writes nothing.
     """
     from accelerate.utils import broadcast_object_list
 
-    if read_manifest(config.data)["stage"] != "tokenize":
-        raise UserError(f"data: {config.data} was not written by tokenize; pass a token folder")
-    _check(config)
+    from pipeline.training.network import make_config
+    from pipeline.training.tracking import check_trackers
+
+    text = _read(config)
+    make_config(config, text.codec, text.columns)
+    check_trackers(config.trackers)
+    if config.dry_run:
+        _say_plan(config, text)
+        return Result(config.output, {}, up_to_date=True)
     accelerator = _accelerator(config)
 
     def build(workspace: Workspace) -> None:
@@ -257,7 +363,7 @@ def run(config: PretrainConfig) -> Result:
         _train(config, workspace.path, workspace.counts, accelerator)
 
     if accelerator.is_main_process:
-        result = produce("pretrain", config, {"data": config.data}, build, volatile=VOLATILE, resumable=True)
+        result = produce("pretrain", config, _inputs(config), build, volatile=VOLATILE, resumable=True)
         if result.up_to_date:
             broadcast_object_list([None])
         accelerator.wait_for_everyone()

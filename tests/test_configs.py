@@ -9,6 +9,7 @@ from accelerate.utils import DistributedType
 
 from pipeline.cli import main, read_yaml, resolve
 from pipeline.config import STAGES
+from pipeline.model import StrandForMaskedLM
 from pipeline.resources import resource
 
 CONFIGS = sorted(resource("configs").glob("*.yaml"))
@@ -32,7 +33,8 @@ def with_places(schema, values):
 
 def test_there_are_configs_of_both_kinds():
     names = {path.stem for path in CONFIGS}
-    assert {"dna-6mer-tiny", "dna-6mer-overlap-tiny", "protein-tiny"} <= names
+    assert {"dna-6mer-tiny", "dna-6mer-overlap-tiny", "dna-1mer-small", "dna-110m"} <= names
+    assert {"protein-tiny", "protein-8m", "protein-650m"} <= names
     assert {"demo", "ecoli-promoters", "protein-family"} == {path.stem for path in CONFIGS if is_run(path)}
 
 
@@ -68,13 +70,22 @@ def test_config_says_what_it_is_for(path):
     assert path.read_text().startswith("# ")
 
 
-def test_accelerate_reads_its_config():
-    config = load_config_from_file(str(resource("configs") / "accelerate" / "ddp.yaml"))
-    assert config.distributed_type == DistributedType.MULTI_GPU
+@pytest.mark.parametrize(
+    ("name", "kind"), [("ddp", DistributedType.MULTI_GPU), ("fsdp", DistributedType.FSDP)]
+)
+def test_accelerate_reads_its_config(name, kind):
+    config = load_config_from_file(str(resource("configs") / "accelerate" / f"{name}.yaml"))
+    assert config.distributed_type == kind
     assert (config.num_processes, config.num_machines, config.machine_rank) == (2, 1, 0)
     assert config.mixed_precision == "no"
 
 
+def test_what_fsdp_divides():
+    config = load_config_from_file(str(resource("configs") / "accelerate" / "fsdp.yaml"))
+    assert config.fsdp_config["fsdp_version"] == 2
+    assert [config.fsdp_config["fsdp_transformer_layer_cls_to_wrap"]] == StrandForMaskedLM._no_split_modules
+
+
 def test_accelerate_configs_are_all_tested():
     files = Path(resource("configs") / "accelerate").iterdir()
-    assert sorted(path.name for path in files) == ["ddp.yaml"]
+    assert sorted(path.name for path in files) == ["ddp.yaml", "fsdp.yaml"]

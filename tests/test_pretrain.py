@@ -6,13 +6,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
-import accelerate
 import numpy as np
 import pytest
 import torch
-from accelerate.utils import DistributedType
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
@@ -30,13 +27,15 @@ from pipeline.config import (
 )
 from pipeline.errors import UserError
 from pipeline.model import FactoredForMaskedLM, StrandForMaskedLM, StrandModel
-from pipeline.pretrain import context_tokens, make_model
 from pipeline.tokens.bits import bits_per_letter, hidden_text
 from pipeline.tokens.counts import CountModel
 from pipeline.tokens.kmers import KmerCodec
 from pipeline.tokens.store import load_tokens
 from pipeline.tokens.vocabulary import RESIDUES
+from pipeline.training.network import context_tokens, make_config, untrained
 from pipeline.training.scores import Scores
+
+TIMED = ("tokens_per_second", "peak_share")
 
 
 def pretrain_config(data, output, **changes):
@@ -52,6 +51,10 @@ def pretrain_config(data, output, **changes):
         "seed": 4,
     }
     return PretrainConfig(output=output, data=data, **settings | changes)
+
+
+def make_model(config, codec):
+    return untrained(make_config(config, codec, 0), codec, config.seed)
 
 
 def tokens_of(folder, records, **settings):
@@ -91,8 +94,8 @@ def test_the_scores_are_those_of_the_checkpoint_and_its_controls(run, token_fold
     assert scores["value"] == pytest.approx(bits.mean(), abs=1e-6)
     assert scores["standard_error"] == pytest.approx(text.bits(bits).standard_error, abs=1e-6)
     assert scores["hidden_letters"] == len(bits) == len(text.truth)
-    untrained = make_model(config, codec, 0)
-    assert scores["untrained"] == pytest.approx(bits_per_letter(untrained, codec, text).mean(), abs=1e-6)
+    fresh = make_model(config, codec)
+    assert scores["untrained"] == pytest.approx(bits_per_letter(fresh, codec, text).mean(), abs=1e-6)
     letters = "".join(codec.letters[c] for c in codec.codes_of_track(np.concatenate(splits["train"].chunks)))
     counts = np.array([letters.count(letter) + 1 for letter in "ACGT"])
     assert scores["random"] == pytest.approx(-np.log2((counts / counts.sum())[text.truth]).mean(), abs=1e-9)
@@ -110,7 +113,7 @@ def test_the_log_holds_the_validation_score(run, token_folder):
     splits, codec = load_tokens(token_folder)
     text = hidden_text(splits["validation"], codec, config.window, config.evaluation_bases)
     for step, model in (
-        (0, make_model(config, codec, 0)),
+        (0, make_model(config, codec)),
         (3, AutoModelForMaskedLM.from_pretrained(result.folder)),
     ):
         expected = bits_per_letter(model, codec, text).mean()
@@ -120,8 +123,8 @@ def test_the_log_holds_the_validation_score(run, token_folder):
 def test_the_untrained_network_is_a_function_of_the_seed(run):
     config, _ = run
     codec = KmerCodec("dna", 1, False)
-    one, again = (make_model(config, codec, 0).state_dict() for _ in range(2))
-    other = make_model(config.model_copy(update={"seed": 5}), codec, 0).state_dict()
+    one, again = (make_model(config, codec).state_dict() for _ in range(2))
+    other = make_model(config.model_copy(update={"seed": 5}), codec).state_dict()
     assert all(torch.equal(one[name], again[name]) for name in one)
     assert not torch.equal(one["model.embeddings.weight"], other["model.embeddings.weight"])
 
@@ -243,15 +246,15 @@ def test_rows_of_several_lengths_are_no_family(tmp_path):
 
 def test_dna_is_no_family(token_folder, tmp_path):
     config = pretrain_config(token_folder, tmp_path / "out", model=ModelConfig(architecture="factored"))
-    with pytest.raises(UserError, match=r"factored is for one protein family, but .* holds dna; use strand$"):
+    with pytest.raises(UserError, match=r"factored is for one protein family; the data are dna: use strand$"):
         pipeline.pretrain.run(config)
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ("corpus", r"^data: .*corpus was not written by tokenize; pass a token folder$"),
-        ("lm", r"^data: .*lm was not written by tokenize; pass a token folder$"),
+        ("corpus", r"corpus: written by prepare, not by tokenize; pass a token folder$"),
+        ("lm", r"lm: written by pretrain, not by tokenize; pass a token folder$"),
         ("nowhere", r"nowhere: no such folder; has the stage that writes it been run\?$"),
         (".", r": no manifest.json of ours in it, so it is not the finished result of a stage$"),
     ],
@@ -274,15 +277,6 @@ def test_a_soft_mask_that_nobody_kept_is_refused_before_anything_is_written(toke
     with pytest.raises(UserError, match=r"^masking.soft_mask_weight: .* knows of no soft mask"):
         pipeline.pretrain.run(config)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("kind", [DistributedType.FSDP, DistributedType.DEEPSPEED])
-def test_divided_models_are_refused(token_folder, tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(accelerate, "Accelerator", lambda **_: SimpleNamespace(distributed_type=kind))
-    with pytest.raises(
-        UserError, match=rf"^accelerate launch: {kind.value} divides the model among processes"
-    ):
-        pipeline.pretrain.run(pretrain_config(token_folder, tmp_path / "out"))
 
 
 # -- the best weights
@@ -335,7 +329,7 @@ def test_if_the_best_checkpoint_is_lost_the_last_weights_are_the_result(best_con
 
 def log_of(folder):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in lines]
+    return [{k: v for k, v in line.items() if k not in TIMED} for line in lines]
 
 
 def test_a_finished_run_is_lengthened_and_not_done_again(token_folder, tmp_path, capsys):
@@ -415,7 +409,7 @@ def test_sigterm_makes_a_checkpoint_that_the_next_call_goes_on_from(token_folder
     logs = []
     for result in results:
         numbers = [json.loads(line) for line in (result.folder / "metrics.jsonl").read_text().splitlines()]
-        logs.append([{k: v for k, v in n.items() if k != "tokens_per_second"} for n in numbers])
+        logs.append([{k: v for k, v in n.items() if k not in TIMED} for n in numbers])
     assert logs[0] == logs[1]
     assert results[0].manifest["content"] == results[1].manifest["content"]
 

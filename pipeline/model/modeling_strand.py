@@ -80,11 +80,35 @@ class StrandRotaryEmbedding(nn.Module):
             return angles_BLK.cos() * self.attention_scaling, angles_BLK.sin() * self.attention_scaling
 
 
+class Rotation(torch.autograd.Function):
+    """Turning channel pairs (i, i + K/2) by their angles; its gradient is turned back by the same angles.
+
+    Three passes over memory, where autograd's own backward pass of the formula takes as many again as copies.
+    """
+
+    @staticmethod
+    def forward(ctx, x_BHLK, cos_BLK, sin_BLK):
+        """Return (B, H, L, K) in the type of x, computed in float32 or finer."""
+        ctx.save_for_backward(cos_BLK, sin_BLK)
+        fine_BHLK = x_BHLK.to(torch.promote_types(x_BHLK.dtype, cos_BLK.dtype))
+        first, second = fine_BHLK.chunk(2, dim=-1)
+        less, more = sin_BLK[:, None].to(fine_BHLK.dtype).chunk(2, dim=-1)
+        turned_BHLK = fine_BHLK * cos_BLK[:, None]
+        swapped_BHLK, signed_B1LK = torch.cat((second, first), -1), torch.cat((-less, more), -1)
+        return turned_BHLK.addcmul_(swapped_BHLK, signed_B1LK).to(x_BHLK.dtype)
+
+    @staticmethod
+    def backward(ctx, g_BHLK):
+        """Return the gradient of x alone."""
+        cos_BLK, sin_BLK = ctx.saved_tensors
+        return Rotation.apply(g_BHLK, cos_BLK, -sin_BLK), None, None
+
+
 def rotate(x_BHLK: torch.Tensor, cos_BLK: torch.Tensor, sin_BLK: torch.Tensor) -> torch.Tensor:
     """Turn channel pairs (i, i + K/2) by their angles, in float32 or finer."""
-    first, second = x_BHLK.chunk(2, dim=-1)
-    turned_BHLK = torch.cat((-second, first), dim=-1)
-    return (x_BHLK * cos_BLK[:, None] + turned_BHLK * sin_BLK[:, None]).to(x_BHLK.dtype)
+    turned_BHLK = Rotation.apply(x_BHLK, cos_BLK, sin_BLK)
+    assert isinstance(turned_BHLK, torch.Tensor)
+    return turned_BHLK
 
 
 def eager_attention_forward(

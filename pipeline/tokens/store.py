@@ -1,5 +1,6 @@
 """The token folder: one track for every record of the corpus, as flat arrays."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,6 +61,9 @@ class SoftMask:
         return self.bounds[self.offsets[record] : self.offsets[record + 1]].reshape(-1, 2).astype(np.int64)
 
 
+Splits = dict[str, TokenSplit]
+
+
 def split_of(tracks: list[np.ndarray], ids: list[str] | None = None) -> TokenSplit:
     """Return a split of tracks that are in memory."""
     lengths = np.array([len(track) for track in tracks])
@@ -67,6 +71,29 @@ def split_of(tracks: list[np.ndarray], ids: list[str] | None = None) -> TokenSpl
     zeros = np.zeros(len(tracks), int)
     names = ids or [str(i) for i in range(len(tracks))]
     return TokenSplit([np.concatenate(tracks)], zeros, begins, lengths, names, zeros)
+
+
+def joined(splits: Sequence[TokenSplit]) -> TokenSplit:
+    """Return the rows of several splits, one after another, without further columns."""
+    if len(splits) == 1:
+        return splits[0]
+    chunks = np.cumsum([0, *(len(split.chunks) for split in splits)])
+    masks = [split.soft_mask for split in splits if split.soft_mask is not None]
+    return TokenSplit(
+        [chunk for split in splits for chunk in split.chunks],
+        np.concatenate([split.chunk_of + first for split, first in zip(splits, chunks, strict=False)]),
+        np.concatenate([split.begins for split in splits]),
+        np.concatenate([split.lengths for split in splits]),
+        [name for split in splits for name in split.ids],
+        np.concatenate([split.starts for split in splits]),
+        soft_mask=_joined_masks(masks) if len(masks) == len(splits) else None,
+    )
+
+
+def _joined_masks(masks: Sequence[SoftMask]) -> SoftMask:
+    sizes = np.concatenate([np.diff(mask.offsets) for mask in masks])
+    bounds = np.concatenate([mask.bounds for mask in masks])
+    return SoftMask(bounds, np.concatenate(([0], np.cumsum(sizes))))
 
 
 def _flat(column) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -96,7 +123,7 @@ def _read(dataset) -> TokenSplit:
     return TokenSplit(chunks, chunk_of, begins, lengths, names, starts, columns, _soft_mask(table))
 
 
-def load_tokens(folder: Path) -> tuple[dict[str, TokenSplit], Codec]:
+def load_tokens(folder: Path) -> tuple[Splits, Codec]:
     """Return the splits of a token folder and the codec of the tokenizer beside them.
 
     Raises:
@@ -110,3 +137,21 @@ def load_tokens(folder: Path) -> tuple[dict[str, TokenSplit], Codec]:
     assert isinstance(splits, DatasetDict)
     codec = codec_of(folder / "tokenizer")
     return {str(name): _read(dataset) for name, dataset in splits.items()}, codec
+
+
+def load_token_sets(folders: Sequence[Path]) -> tuple[dict[str, Splits], Codec]:
+    """Return the splits of several token folders, by the folders' names, and the codec they share.
+
+    Raises:
+        UserError: a folder was not written by tokenize, or the tokenizers differ.
+    """
+    once = len({folder.name for folder in folders}) == len(folders)
+    sets, codecs = {}, []
+    for folder in folders:
+        sets[folder.name if once else str(folder)], codec = load_tokens(folder)
+        codecs.append(codec)
+        if (codec.vocabulary, codec.overlapping) != (codecs[0].vocabulary, codecs[0].overlapping):
+            raise UserError(f"data: {folder} has another tokenizer than {folders[0]}; tokenize both with one")
+    if len(sets) < len(folders):
+        raise UserError("data: a folder is given twice; to read more of it, use mixture.weights")
+    return sets, codecs[0]

@@ -18,6 +18,7 @@ from pipeline.artifacts import hash_file, write_json
 from pipeline.errors import UserError
 from pipeline.log import say
 from pipeline.training.optimizer import load_state_by_name, state_by_name
+from pipeline.training.sharding import like, whole_model
 
 CHECKSUMS, OPTIMIZER, TRAINER = "checksums.json", "optimizer.safetensors", "trainer.json"
 NAME = re.compile(r"step-(\d+)")
@@ -71,24 +72,36 @@ def _numbered(folder: Path) -> list[tuple[int, Path]]:
 def save(
     folder: Path,
     model,
-    optimizer,
+    optimizers: list[torch.optim.Optimizer],
     progress: Progress,
     settings: dict[str, Any],
     keep: int,
     keep_also: Collection[int] = (),
+    main: bool = True,
 ) -> None:
     """Write the checkpoint of this step, then delete all but the newest ``keep`` (-1: all) and some others.
 
     Kept are also the best and the steps of ``keep_also``; checkpoints of later steps are of a future that
-    this one replaces.
+    this one replaces. Where processes have divided the weights, all call this to put them together, and the
+    ``main`` one writes.
     """
+    undivided = whole_model(model, main)  # first: lets go of weights that forward passes have put together
+    state = state_by_name(model, optimizers, main)
+    if main:
+        _write(folder, undivided, state, progress, settings)
+        _delete_old(folder, progress, keep, {*keep_also, progress.best_step})
+
+
+def _write(
+    folder: Path, model, state: dict[str, torch.Tensor], progress: Progress, settings: dict[str, Any]
+) -> None:
     path = folder / name_of(progress.step)
     partial = path.with_suffix(".partial")
     for stale in folder.glob("*.partial"):
         shutil.rmtree(stale)
     try:
         model.save_pretrained(partial)
-        save_file(state_by_name(model, optimizer), partial / OPTIMIZER)
+        save_file(state, partial / OPTIMIZER)
         write_json(partial / TRAINER, asdict(progress) | {"settings": settings})
         write_json(partial / CHECKSUMS, {p.name: hash_file(p) for p in sorted(partial.iterdir())})
         _delete(path)
@@ -96,7 +109,6 @@ def save(
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    _delete_old(folder, progress, keep, {*keep_also, progress.best_step})
 
 
 def _delete_old(folder: Path, progress: Progress, keep: int, keep_also: set[int]) -> None:
@@ -170,8 +182,10 @@ def load_weights(path: Path, model: torch.nn.Module) -> None:
         UserError: they are those of another network.
     """
     tied = set(getattr(model, "all_tied_weights_keys", {}))
+    ours, theirs = model.state_dict(), load_file(path / "model.safetensors")
     try:
-        missing, unexpected = model.load_state_dict(load_file(path / "model.safetensors"), strict=False)
+        divided = {name: like(tensor, ours.get(name, tensor)) for name, tensor in theirs.items()}
+        missing, unexpected = model.load_state_dict(divided, strict=False)
     except RuntimeError as error:
         problem = str(error).splitlines()[-1].strip()
         raise UserError(f"resume: {path} holds another network: {problem}") from None
@@ -179,8 +193,8 @@ def load_weights(path: Path, model: torch.nn.Module) -> None:
         raise UserError(f"resume: {path} holds another network: {names[0]} is in one of the two only")
 
 
-def load(saved: Saved, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-    """Put a checkpoint's weights and optimizer state into ``model`` and ``optimizer``."""
+def load(saved: Saved, model: torch.nn.Module, optimizers: list[torch.optim.Optimizer]) -> Progress:
+    """Put a checkpoint's weights and optimizer state into ``model`` and ``optimizers``."""
     load_weights(saved.path, model)
-    load_state_by_name(model, optimizer, load_file(saved.path / OPTIMIZER))
+    load_state_by_name(model, optimizers, load_file(saved.path / OPTIMIZER))
     return saved.progress

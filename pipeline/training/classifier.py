@@ -147,7 +147,7 @@ def load_records(
     return records, context
 
 
-def load_model(kind: Any, checkpoint: Path, stage: str, lacks: str):
+def load_model(kind: Any, checkpoint: Path, stage: str, lacks: str, **changed: Any):
     """Return a network in evaluation mode, in float32.
 
     Args:
@@ -155,6 +155,7 @@ def load_model(kind: Any, checkpoint: Path, stage: str, lacks: str):
         checkpoint: its folder.
         stage: the stage whose folder is wanted.
         lacks: what is said of a checkpoint without a trained head of that kind.
+        **changed: ``config``, instead of the checkpoint's own.
 
     Raises:
         UserError: the folder holds no strand model, or one without that head.
@@ -166,7 +167,9 @@ def load_model(kind: Any, checkpoint: Path, stage: str, lacks: str):
     check_checkpoint(checkpoint, stage)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    model, report = kind.from_pretrained(checkpoint.absolute(), output_loading_info=True, dtype=torch.float32)
+    model, report = kind.from_pretrained(
+        checkpoint.absolute(), output_loading_info=True, dtype=torch.float32, **changed
+    )
     if report["missing_keys"]:
         raise UserError(f"checkpoint: {checkpoint} {lacks}")
     return model.eval()

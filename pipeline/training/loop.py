@@ -1,11 +1,11 @@
 """The pretraining loop."""
 
-import itertools
 import math
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -21,9 +21,10 @@ from pipeline.training import checkpoints
 from pipeline.training.checkpoints import Progress
 from pipeline.training.classifier import OUT_OF_MEMORY
 from pipeline.training.objective import Batch, Objective
-from pipeline.training.optimizer import decay_start, learning_rate, make_optimizer
+from pipeline.training.optimizer import decay_start, learning_rate, make_optimizers
 from pipeline.training.plan import Window, micro_batches
 from pipeline.training.resume import find_start
+from pipeline.training.sharding import is_sharded, prepare, whole
 from pipeline.training.tracking import Span, Tracker
 
 Evaluate = Callable[[torch.nn.Module], dict[str, float]]
@@ -36,7 +37,8 @@ class Run:
 
     ``evaluate`` returns scores; the first is what the best weights are chosen by, lower is better. ``spans``
     says which letters of which records windows show. ``settings`` are those that the weights depend on.
-    ``memory`` is how many tokens this process takes at once, where it has run out of memory before.
+    ``watching`` is what the tracker is told besides. ``memory`` is how many tokens this process takes at
+    once, where it has run out of memory before.
     """
 
     accelerator: Accelerator
@@ -47,6 +49,7 @@ class Run:
     folder: Path
     spans: Callable[[list[Window]], list[Span]]
     settings: dict[str, Any] = field(default_factory=dict)
+    watching: dict[str, Any] = field(default_factory=dict)
     memory: int | None = None
 
     @property
@@ -79,23 +82,23 @@ def train(run: Run, config: PretrainConfig) -> Progress:
             window, the disk is full, or a checkpoint cannot be gone on from.
     """
     accelerator, bare = run.accelerator, run.model
-    model, optimizer = accelerator.prepare(bare, make_optimizer(bare, config.optimizer))
-    progress = _start(run, optimizer, config)
-    plan = itertools.islice(run.plan, progress.position, None)
+    model, optimizers = prepare(accelerator, bare, make_optimizers(bare, config.optimizer))
+    progress = _start(run, optimizers, config)
+    plan = islice(run.plan, progress.position, None)
     full = checkpoints.enough_disk(run.folder)
     with full, _signals() as caught, closing(_tracker(run, config, progress)) as tracker:
         if progress.position == 0:
             progress = _evaluate(run, tracker, progress)
         while progress.step < config.steps:
             windows = next(plan)
-            outcome = _step(run, model, optimizer, windows, progress, config)
+            outcome = _step(run, model, optimizers, windows, progress, config)
             progress = _count(run, tracker, windows, outcome, progress, config)
             last = progress.step == config.steps
             if outcome.finite and (last or progress.step % config.evaluate_every == 0):
                 progress = _evaluate(run, tracker, progress)
             asked = _sum(accelerator, torch.tensor(len(caught), device=accelerator.device)) > 0
             if asked or (outcome.finite and _to_be_saved(progress, config)):
-                _save(run, optimizer, progress, config)
+                _save(run, optimizers, progress, config)
             if asked and not last:
                 _stop(accelerator, caught, progress, config)
     return progress
@@ -123,14 +126,14 @@ def _stop(
     raise SystemExit(STOPPED)
 
 
-def _start(run: Run, optimizer, config: PretrainConfig) -> Progress:
+def _start(run: Run, optimizers, config: PretrainConfig) -> Progress:
     """Return where the run begins, with the weights and the optimizer of there."""
     main = run.accelerator.is_main_process
     found = [find_start(run.saved, config, run.settings) if main else None]
     saved = broadcast_object_list(found)[0]
     if saved is None:
         return Progress()
-    progress = checkpoints.load(saved, run.model, optimizer.optimizer)
+    progress = checkpoints.load(saved, run.model, [optimizer.optimizer for optimizer in optimizers])
     if main:
         say(f"resumed from {saved.path.name} of {config.steps}, {progress.letters} letters seen")
     if not (run.saved / checkpoints.name_of(progress.best_step)).is_dir():
@@ -139,7 +142,8 @@ def _start(run: Run, optimizer, config: PretrainConfig) -> Progress:
 
 
 def _tracker(run: Run, config: PretrainConfig, begin: Progress) -> Tracker:
-    return Tracker(run.folder, config.steps, config.log_every, begin, main=run.accelerator.is_main_process)
+    main = run.accelerator.is_main_process
+    return Tracker(run.folder, config.steps, config.log_every, begin, main, **run.watching)
 
 
 def _count(
@@ -180,16 +184,18 @@ def _milestones(config: PretrainConfig) -> tuple[int, ...]:
     return (decay_start(config.steps, config.optimizer),) if stable else ()
 
 
-def _save(run: Run, optimizer, progress: Progress, config: PretrainConfig) -> None:
-    if run.accelerator.is_main_process:
+def _save(run: Run, optimizers, progress: Progress, config: PretrainConfig) -> None:
+    main = run.accelerator.is_main_process
+    if main or is_sharded(run.model):
         checkpoints.save(
             run.saved,
             run.model,
-            optimizer.optimizer,
+            [optimizer.optimizer for optimizer in optimizers],
             progress,
             run.settings,
             config.keep_checkpoints,
             _milestones(config),
+            main,
         )
     run.accelerator.wait_for_everyone()
 
@@ -197,22 +203,24 @@ def _save(run: Run, optimizer, progress: Progress, config: PretrainConfig) -> No
 def _step(
     run: Run,
     model: torch.nn.Module,
-    optimizer,
+    optimizers,
     windows: list[Window],
     progress: Progress,
     config: PretrainConfig,
 ) -> Outcome:
     """Take one optimizer step, if its loss and its gradient are finite for all processes."""
     rate = learning_rate(progress.step, config.steps, config.optimizer)
-    for group in optimizer.param_groups:
+    for group in chain.from_iterable(optimizer.param_groups for optimizer in optimizers):
         group["lr"] = rate
     loss = _gradients(run, model, windows, config, config.seed + progress.position)
     norm = torch.as_tensor(run.accelerator.clip_grad_norm_(model.parameters(), config.optimizer.clip))
+    norm = whole(norm)
     bad = ~(torch.isfinite(loss) & torch.isfinite(norm))
     finite = not _sum(run.accelerator, bad.float().to(run.accelerator.device))
-    if finite:
-        optimizer.step()
-    optimizer.zero_grad()
+    for optimizer in optimizers:
+        if finite:
+            optimizer.step()
+        optimizer.zero_grad()
     return Outcome(loss.item(), rate, norm.item(), finite)
 
 
@@ -277,7 +285,7 @@ def _backward(
         except RuntimeError as error:
             if not any(words in str(error) for words in OUT_OF_MEMORY):
                 raise
-            if last and accelerator.num_processes > 1:  # the others are in the middle of adding up
+            if (last or is_sharded(model)) and accelerator.num_processes > 1:  # others are amid a sum
                 raise UserError("micro_batch_tokens: out of memory; pass a smaller one") from None
             return None
         total = total + loss.detach()
@@ -286,9 +294,9 @@ def _backward(
 
 def _loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
     """Return the weighted sum of the targets' losses."""
-    logits_TV = model(
-        input_ids=batch.input_ids, attention_mask=batch.attention_mask, target_positions=batch.positions
-    ).logits
+    where = {"attention_mask": batch.attention_mask, "sequence_offsets": batch.offsets}
+    given = {name: tensor for name, tensor in where.items() if tensor is not None}
+    logits_TV = model(input_ids=batch.input_ids, target_positions=batch.positions, **given).logits
     logits_TV = logits_TV.to(torch.promote_types(logits_TV.dtype, torch.float32))
     losses_T = torch.nn.functional.cross_entropy(logits_TV, batch.labels, reduction="none")
     return (losses_T * batch.weights).sum()
@@ -296,7 +304,7 @@ def _loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
 
 def _halve(run: Run, batches: list[Batch], config: PretrainConfig) -> None:
     """Take half as much at once from now on."""
-    if all(len(batch.input_ids) == 1 for batch in batches):
+    if all(batch.sequences == 1 for batch in batches):
         longest = max(batch.input_ids.shape[1] for batch in batches)
         raise UserError(
             f"window: out of memory with one window of {longest} tokens at a time; pass a smaller window, or "
@@ -319,9 +327,14 @@ def _sum(accelerator: Accelerator, value: torch.Tensor) -> torch.Tensor:
 
 
 def _evaluate(run: Run, tracker: Tracker, progress: Progress) -> Progress:
-    """Score the weights on the main process; return the progress, with them as the best if they are."""
-    if run.accelerator.is_main_process:
+    """Score the weights; return the progress, with them as the best if they are.
+
+    The main process does it alone, unless the weights are divided: forward passes then take all processes.
+    """
+    main = run.accelerator.is_main_process
+    if main or is_sharded(run.model):
         numbers = run.evaluate(run.model)
+    if main:
         tracker.record(progress.step, **numbers)
         text = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
         if text:

@@ -1,6 +1,6 @@
 """What a batch asks of the network: hidden letters of windows, or every letter of aligned rows."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Protocol
 
@@ -17,29 +17,36 @@ from pipeline.training.plan import Window
 MASKS = 3
 
 
-@dataclass
+@dataclass(frozen=True)
 class Batch:
-    """A padded batch.
+    """Sequences for the network: padded, (B, L), or packed end to end in one row, (1, T).
 
-    ``input_ids`` and ``attention_mask`` are (B, L); ``positions`` (T,) are the places of the targets in the
-    flattened batch, ``labels`` (T,) their tokens and ``weights`` (T,) what each counts in the loss.
+    ``attention_mask`` is like ``input_ids`` where those are padded; where they are packed, ``offsets``
+    (S + 1,) are where each sequence begins and the last ends. ``positions`` (T,) are the places of the
+    targets in the flattened batch, ``labels`` (T,) their tokens and ``weights`` (T,) what each counts in the
+    loss.
     """
 
     input_ids: torch.Tensor
-    attention_mask: torch.Tensor
     positions: torch.Tensor
     labels: torch.Tensor
     weights: torch.Tensor
+    attention_mask: torch.Tensor | None = None
+    offsets: torch.Tensor | None = None
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences there are."""
+        return len(self.input_ids) if self.offsets is None else len(self.offsets) - 1
 
     def to(self, device: torch.device) -> "Batch":
-        """Return the batch on ``device``."""
-        return Batch(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
+        """Return the batch on ``device``; offsets stay where they can be read at once."""
+        parts = {n: getattr(self, n) for n in self.__dataclass_fields__ if n != "offsets"}
+        return replace(self, **{n: part.to(device) for n, part in parts.items() if part is not None})
 
     def empty(self) -> "Batch":
         """Return the same inputs with weight zero, for a process that has nothing left to do in a step."""
-        return Batch(
-            self.input_ids, self.attention_mask, self.positions, self.labels, torch.zeros_like(self.weights)
-        )
+        return replace(self, weights=torch.zeros_like(self.weights))
 
 
 class Objective(Protocol):
@@ -52,12 +59,16 @@ class Objective(Protocol):
 
 @dataclass
 class MaskedObjective:
-    """Hidden runs of letters are to be predicted (Devlin et al. 2019, arXiv:1810.04805, in letters)."""
+    """Hidden runs of letters are to be predicted (Devlin et al. 2019, arXiv:1810.04805, in letters).
+
+    ``packed`` batches are for kernels that take sequences end to end.
+    """
 
     split: TokenSplit
     codec: Codec
     masking: MaskingConfig
     seed: int
+    packed: bool = False
     hidden: int = 0
     letters: int = 0
     fates: np.ndarray = field(default_factory=lambda: np.zeros(3, int))
@@ -67,7 +78,7 @@ class MaskedObjective:
         return np.where(codes < 4, 3 - codes, codes)[::-1] if window.reverse else codes
 
     def batch(self, windows: list[Window]) -> Batch:
-        """Return the windows masked, framed by special tokens and padded."""
+        """Return the windows masked and framed by special tokens, padded or packed."""
         parts = np.array([(w.epoch, w.record, w.start, w.reverse, w.occurrence) for w in windows])
         key_B = keys(MASKS, self.seed, *parts.T)
         truth = self.codec.batch([self._codes(window) for window in windows])
@@ -75,10 +86,13 @@ class MaskedObjective:
         self.hidden += len(masked.hidden)
         self.letters += sum(window.length for window in windows)
         self.fates += np.bincount(masked.fates, minlength=3)
-        ids, real = pad(masked.ids, masked.truth.offsets, self.codec.special("pad"))
-        row = np.searchsorted(masked.truth.offsets, masked.targets, side="right") - 1
-        positions = masked.targets - masked.truth.offsets[row] + row * ids.shape[1]
-        return _tensors(ids, real, positions, masked.labels, self._weights(windows, masked))
+        offsets, weights = masked.truth.offsets, self._weights(windows, masked)
+        if self.packed:
+            return _batch(masked.ids[None], masked.targets, masked.labels, weights, offsets=offsets)
+        ids, real = pad(masked.ids, offsets, self.codec.special("pad"))
+        row = np.searchsorted(offsets, masked.targets, side="right") - 1
+        positions = masked.targets - offsets[row] + row * ids.shape[1]
+        return _batch(ids, positions, masked.labels, weights, attention_mask=real)
 
     def _weights(self, windows: list[Window], masked: Masked) -> np.ndarray:
         """Return what each target counts: less by the share of its letters that are soft-masked."""
@@ -118,7 +132,7 @@ class AlignedObjective:
         real = self.codec.codes_of_track(ids) < self.codec.n_real
         weights = np.repeat(self.row_weights[[w.record for w in windows]], ids.shape[1])
         positions = np.flatnonzero(real.ravel())
-        return _tensors(ids, np.ones_like(ids), positions, ids.ravel()[positions], weights[positions])
+        return _batch(ids, positions, ids.ravel()[positions], weights[positions])
 
 
 def pad(ids: np.ndarray, offsets: np.ndarray, filler: int) -> tuple[np.ndarray, np.ndarray]:
@@ -130,11 +144,9 @@ def pad(ids: np.ndarray, offsets: np.ndarray, filler: int) -> tuple[np.ndarray, 
     return rows, np.arange(rows.shape[1]) < lengths[:, None]
 
 
-def _tensors(ids, attention_mask, positions, labels, weights) -> Batch:
+def _batch(ids, positions, labels, weights, **rest: np.ndarray) -> Batch:
+    parts = (ids.astype(np.int64, copy=False), positions, labels, weights.astype(np.float32))
     return Batch(
-        torch.from_numpy(ids),
-        torch.from_numpy(attention_mask.astype(np.int64)),
-        torch.from_numpy(positions),
-        torch.from_numpy(labels),
-        torch.from_numpy(weights.astype(np.float32)),
+        *(torch.from_numpy(part) for part in parts),
+        **{name: torch.from_numpy(part.astype(np.int64)) for name, part in rest.items()},
     )

@@ -1,27 +1,44 @@
-"""AdamW and the learning-rate schedule."""
+"""AdamW, Muon and the learning-rate schedule."""
 
 import math
-from typing import Any
 
 import torch
 
 from pipeline.config import OptimizerConfig
+from pipeline.training.sharding import gather, like
+
+QUANTITIES = {torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"), torch.optim.Muon: ("momentum_buffer",)}
 
 
-def make_optimizer(model: torch.nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
-    """Return AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101); only matrices decay."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
+def make_optimizers(model: torch.nn.Module, config: OptimizerConfig) -> list[torch.optim.Optimizer]:
+    """Return AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101); only matrices decay.
+
+    With ``method`` muon the matrices of the layers have Muon (Jordan et al. 2024), its updates as large as
+    AdamW's (Liu et al. 2025, arXiv:2502.16982), so that one learning rate serves both.
+    """
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    hidden = [p for name, p in named if config.method == "muon" and p.ndim == 2 and ".layers." in name]
+    others = [p for _, p in named if all(p is not matrix for matrix in hidden)]
     groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for p in others if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
+    adamw = torch.optim.AdamW(
         groups,
         lr=config.learning_rate,
         betas=(config.beta1, config.beta2),
         eps=config.epsilon,
         fused=True,
     )
+    if not hidden:
+        return [adamw]
+    muon = torch.optim.Muon(
+        hidden,
+        lr=config.learning_rate,
+        weight_decay=config.weight_decay,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    return [muon, adamw]
 
 
 def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
@@ -56,23 +73,37 @@ def _names(model: torch.nn.Module) -> dict[torch.Tensor, str]:
     return {parameter: name for name, parameter in model.named_parameters()}
 
 
-def state_by_name(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Return the optimizer's tensors as ``<parameter name>.<quantity>``."""
+def state_by_name(
+    model: torch.nn.Module, optimizers: list[torch.optim.Optimizer], keep: bool = True
+) -> dict[str, torch.Tensor]:
+    """Return the optimizers' tensors, whole, as ``<parameter name>.<quantity>``.
+
+    Where processes have divided them, all call this; one that is not to ``keep`` them is given nothing.
+    """
     names = _names(model)
-    return {
-        f"{names[parameter]}.{quantity}": value.detach().cpu().contiguous()
-        for parameter, state in optimizer.state.items()
-        for quantity, value in state.items()
+    state = {
+        f"{names[parameter]}.{quantity}": value
+        for optimizer in optimizers
+        for parameter, quantities in optimizer.state.items()
+        for quantity, value in quantities.items()
     }
+    return gather(state, keep)
 
 
 def load_state_by_name(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]
+    model: torch.nn.Module, optimizers: list[torch.optim.Optimizer], tensors: dict[str, torch.Tensor]
 ) -> None:
-    """Put back what ``state_by_name`` returned; before the first step that is nothing."""
-    for parameter, name in _names(model).items() if tensors else ():
-        state: dict[str, Any] = {}
-        for quantity in ("step", "exp_avg", "exp_avg_sq"):
-            value = tensors[f"{name}.{quantity}"]
-            state[quantity] = value.clone() if quantity == "step" else value.to(parameter.device)
-        optimizer.state[parameter] = state
+    """Put back what ``state_by_name`` returned; what another kind of optimizer left behind is passed over."""
+    names = _names(model)
+    for optimizer in optimizers:
+        own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        groups = optimizer.state_dict()["param_groups"]
+        state = {i: _state_of(names[p], p, QUANTITIES[type(optimizer)], tensors) for i, p in enumerate(own)}
+        optimizer.load_state_dict({"state": {i: s for i, s in state.items() if s}, "param_groups": groups})
+
+
+def _state_of(
+    name: str, parameter: torch.Tensor, quantities: tuple[str, ...], tensors: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    keys = {quantity: f"{name}.{quantity}" for quantity in quantities}
+    return {quantity: like(tensors[key], parameter) for quantity, key in keys.items() if key in tensors}

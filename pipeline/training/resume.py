@@ -15,18 +15,19 @@ from pipeline.log import say
 from pipeline.training.checkpoints import Saved, complete, damage, read
 from pipeline.training.optimizer import shared_steps
 
-GROUPS = {"model", "masking", "optimizer"}
-SETTINGS = {*GROUPS, "steps", "window", "tokens_per_step", "seed", "precision", "evaluation_bases"}
+GROUPS = {"model", "mixture", "masking", "optimizer"}
+LENGTHS = {"steps", "window", "window_warmup", "tokens_per_step"}
+SETTINGS = {*GROUPS, *LENGTHS, "seed", "precision", "evaluation_bases"}
 
 
-def settings_of(config: PretrainConfig, data: str) -> dict[str, Any]:
-    """Return by dotted key what the weights of a run depend on; ``data`` is the hash of the tokens.
+def settings_of(config: PretrainConfig, inputs: dict[str, str]) -> dict[str, Any]:
+    """Return by dotted key what the weights of a run depend on; ``inputs`` are hashes of what it reads.
 
     The number of processes, ``micro_batch_tokens`` and how often something is written are not among them.
     """
     chosen = config.model_dump(mode="json", include=SETTINGS)
     flat = {f"{group}.{key}": value for group in GROUPS for key, value in chosen.pop(group).items()}
-    return flat | chosen | {"data": data, "strandlm": __version__}
+    return flat | chosen | {"start_from": None} | inputs | {"strandlm": __version__}
 
 
 def _changes(saved: Saved, settings: dict[str, Any]) -> dict[str, str]:

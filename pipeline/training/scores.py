@@ -1,5 +1,7 @@
 """Bits per hidden letter of a network beside those of simpler models, for the stages that report them."""
 
+import hashlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from pipeline.tokens.kmers import Codec, codec_of
 from pipeline.tokens.store import TokenSplit
 
 FEW = 1000  # hidden letters, fewer of which are said to be few
+WINDOWS = "windows.tsv"
+MODELS = ("value", "untrained", "baseline", "random")  # whose bits have a column there
 
 
 def metric_name(alphabet: str) -> str:
@@ -116,6 +120,7 @@ class Scores:
     def __init__(self, config: PretrainConfig, splits: dict[str, TokenSplit], codec: Codec):
         self.splits, self.codec, self.name = splits, codec, metric_name(codec.alphabet)
         self.texts: dict[str, HiddenText] = {}
+        self.tested: dict[str, Bits] = {}
         for split in ("validation", "test"):
             if config.model.architecture == "strand" and split in splits:
                 text = hidden_text(splits[split], codec, config.window, config.evaluation_bases)
@@ -129,7 +134,10 @@ class Scores:
         return {f"validation_{self.name}": scored.main.per_letter}
 
     def final(self, model, untrained, count_model: bool) -> dict[str, Any]:
-        """Return the object for metrics.json: the network beside an untrained one and beside counting."""
+        """Return the object for metrics.json: the network beside an untrained one and beside counting.
+
+        ``tested`` then holds the bits that it sums up.
+        """
         if "test" not in self.texts:
             why = "no letters of the test split can be hidden" if "test" in self.splits else "no test split"
             say(f"{why}, so no final score")
@@ -139,5 +147,36 @@ class Scores:
         bits, facts = network_bits(model, self.codec, text)
         bits |= reference_bits(self.splits["train"], self.codec, text, tuning)
         bits["untrained"] = score(untrained, self.codec, text).main
+        self.tested = bits
         say_if_few(bits["value"].total, "test")
         return {self.name: summary(bits) | facts}
+
+    def windows(self) -> Iterator[dict[str, Any]]:
+        """Yield what each window of test text cost each model in ``final``: sums over its hidden letters.
+
+        ``hidden`` is the same for the same letters, hidden at the same places.
+        """
+        text = self.texts.get("test")
+        if text is None or not self.tested:
+            return
+        size = len(text.windows)
+        letters_W = np.bincount(self.tested["value"].window, self.tested["value"].letters, size)
+        sums = {n: np.bincount(b.window, b.bits, size) for n, b in self.tested.items() if n in MODELS}
+        for window, (codes, starts) in enumerate(zip(text.windows, text.starts, strict=True)):
+            shown = codes.astype(np.uint8).tobytes() + starts.astype("<i8").tobytes() + bytes([text.run])
+            hidden = hashlib.blake2b(shown, digest_size=8).hexdigest()
+            yield {"hidden": hidden, "letters": int(letters_W[window])} | {n: sums[n][window] for n in sums}
+
+
+def write_windows(folder: Path, scores: Mapping[str, Scores]) -> None:
+    """Write windows.tsv, one row for each window of each data set's test text, for runs to be compared by.
+
+    Columns: ``data_set``, ``hidden`` and ``letters`` (how many are hidden) of a window, and the sum of their
+    bits under the network (``value``), an untrained one, counting (``baseline``), composition (``random``).
+    """
+    import pandas as pd
+
+    rows = [{"data_set": name, **row} for name, one in scores.items() for row in one.windows()]
+    if rows:
+        table = pd.DataFrame(rows, columns=["data_set", "hidden", "letters", *MODELS])
+        table.to_csv(folder / WINDOWS, sep="\t", index=False, float_format="%.9g")

@@ -11,6 +11,7 @@ from transformers.models.llama.modeling_llama import LlamaConfig, LlamaRotaryEmb
 import pipeline.model.attention_strand as kernels
 from pipeline.model import StrandForMaskedLM, StrandForSequenceClassification, StrandModel
 from pipeline.model.attention_strand import BlockedAttention, fastest_attention
+from pipeline.model.modeling_strand import rotate
 
 CPU_KERNELS = ["eager", "sdpa", "strand_cpu"]
 WINDOW = {"sliding_window": 3, "global_every": 2, "num_hidden_layers": 3}
@@ -141,10 +142,11 @@ def by_hand(monkeypatch):
     monkeypatch.setattr(kernels, "_attend", attend)
 
 
+@pytest.mark.parametrize("lengths", [LENGTHS, (9, 9, 9), (4, 7, 7, 7, 1, 1, 7)])
 @pytest.mark.parametrize("options", [{}, WINDOW])
-def test_gradients_are_eagers(tiny_model, options):
+def test_gradients_are_eagers(tiny_model, options, lengths):
     torch.manual_seed(0)
-    model, batch = tiny_model(**options).train(), padded()
+    model, batch = tiny_model(**options).train(), padded(lengths)
     expected = gradients(model, "eager", **batch)
     for kernel in ("sdpa", "strand_cpu"):
         for form in (batch, packed(batch)):
@@ -152,16 +154,32 @@ def test_gradients_are_eagers(tiny_model, options):
                 torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5, msg=name)
 
 
+@pytest.mark.parametrize("lengths", [LENGTHS, (4, 7, 7, 7, 1, 1, 7)])
 @pytest.mark.parametrize("options", [{}, WINDOW])
-def test_our_backward_pass_is_eagers(tiny_model, by_hand, small_blocks, options):
-    test_gradients_are_eagers(tiny_model, options)
+def test_our_backward_pass_is_eagers(tiny_model, by_hand, small_blocks, options, lengths):
+    test_gradients_are_eagers(tiny_model, options, lengths)
+
+
+@torch.no_grad()
+def test_neighbours_of_one_length_are_computed_together(tiny_model, monkeypatch):
+    """Packed, with empty ones between them, as full rows, and as rows padded alike."""
+    seen = []
+    attend = kernels._attend
+    monkeypatch.setattr(kernels, "_attend", lambda q, *rest: seen.append(q.shape) or attend(q, *rest))
+    model = tiny_model(StrandModel, num_hidden_layers=1)
+    row, offsets = torch.randint(5, 40, (1, 22)), torch.tensor([0, 5, 10, 10, 15, 18, 20, 22])
+    states(model, "strand_cpu", input_ids=row, sequence_offsets=offsets)
+    states(model, "strand_cpu", input_ids=torch.randint(5, 40, (3, 6)))
+    states(model, "strand_cpu", **padded((4, 4, 8)))
+    runs = [(3, 5), (1, 3), (2, 2), (3, 6), (2, 4), (1, 8)]
+    assert seen == [(sequences, 2, length, 16) for sequences, length in runs]
 
 
 @pytest.mark.parametrize("window", [None, 3])
 def test_our_backward_pass_is_the_derivative(small_blocks, window):
     torch.manual_seed(0)
-    for length in (1, 11, 25):  # in one block; by heads; by queries
-        qkv = [torch.randn(2, length, 2, dtype=torch.double, requires_grad=True) for _ in range(3)]
+    for sequences, length in ((1, 1), (2, 5), (1, 25)):  # in one block; by heads; by queries
+        qkv = [torch.randn(sequences, 2, length, 2, dtype=torch.double, requires_grad=True) for _ in range(3)]
         assert torch.autograd.gradcheck(lambda *x: BlockedAttention.apply(*x, 0.7, window), qkv)
 
 
@@ -170,12 +188,12 @@ def test_our_backward_pass_is_the_derivative(small_blocks, window):
 def test_bf16_is_as_exact_as_bf16_can_be(length, size):
     """Against float32 of the same rounded numbers; 8 bits of mantissa are good for 0.4 %."""
     torch.manual_seed(0)
-    qkv = [torch.randn(2, length, size).bfloat16().requires_grad_() for _ in range(3)]
+    qkv = [torch.randn(1, 2, length, size).bfloat16().requires_grad_() for _ in range(3)]
     fine = [x.detach().float().requires_grad_() for x in qkv]
-    up = torch.randn(2, length, size).bfloat16()
+    up = torch.randn(1, 2, length, size).bfloat16()
     ours = BlockedAttention.apply(*qkv, size**-0.5, None)
     ours.backward(up)
-    expected = (fine[0] @ fine[1].transpose(1, 2) * size**-0.5).softmax(-1) @ fine[2]
+    expected = (fine[0] @ fine[1].mT * size**-0.5).softmax(-1) @ fine[2]
     expected.backward(up.float())
     pairs = [(ours, expected), *((x.grad, y.grad) for x, y in zip(qkv, fine, strict=True))]
     for mine, exact in pairs:
@@ -233,6 +251,37 @@ def test_half_precision_stays_finite_in_empty_rows(tiny_model, kernel, dtype):
 
 
 # -- positions
+
+
+def test_turned_heads_have_the_derivative_of_the_formula():
+    torch.manual_seed(0)
+    angles = torch.rand(1, 3, 2, dtype=torch.double).repeat(1, 1, 2)
+    x = torch.randn(1, 2, 3, 4, dtype=torch.double, requires_grad=True)
+
+    def turn(x):
+        return rotate(x, angles.cos(), angles.sin())
+
+    pairs = torch.complex(x[..., :2], x[..., 2:]) * torch.exp(1j * angles[:, None, :, :2])
+    torch.testing.assert_close(turn(x), torch.cat((pairs.real, pairs.imag), -1), rtol=1e-12, atol=1e-12)
+    assert torch.autograd.gradcheck(turn, x)
+    assert torch.autograd.gradgradcheck(turn, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_turning_rounds_once(dtype):
+    """In half precision as in float32, rounded at the end, forward and backward."""
+    torch.manual_seed(0)
+    x, up = torch.randn(2, 2, 3, 50, 16).to(dtype)
+    angles = torch.rand(1, 50, 8).repeat(1, 1, 2) * 1000
+    tables = angles.cos(), angles.sin()
+    results = []
+    for kind in (dtype, torch.float32):
+        leaf = x.detach().to(kind).requires_grad_()
+        turned = rotate(leaf, *tables)
+        turned.backward(up.to(kind))
+        results.append((turned.to(dtype), leaf.grad.to(dtype)))
+    for mine, exact in zip(*results, strict=True):
+        assert torch.equal(mine, exact)
 
 
 def llama_states(model, ids, places):

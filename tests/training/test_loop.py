@@ -5,6 +5,7 @@ import json
 import math
 import signal
 import subprocess
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 
 from pipeline.config import MaskingConfig, OptimizerConfig, PretrainConfig
 from pipeline.errors import UserError
+from pipeline.model import attention_strand
 from pipeline.tokens.kmers import KmerCodec
 from pipeline.tokens.store import SoftMask, split_of
 from pipeline.training import checkpoints, loop
@@ -24,6 +26,7 @@ from pipeline.training.plan import Window, micro_batches, steps
 from pipeline.training.resume import settings_of
 
 CODEC = KmerCodec("dna", 3, True)
+TIMED = ("tokens_per_second", "peak_share")
 IGNORED = -100
 
 
@@ -50,26 +53,28 @@ def training(split, tiny_model, tmp_path):
         objective=MaskedObjective,
         dtype=torch.float32,
         evaluate=lambda model: {"total": float(model.decoder.weight.detach().sum())},
+        prepare=lambda model: None,
         **changes,
     ):
         settings = {"steps": 8, "tokens_per_step": 256, "micro_batch_tokens": 130, "checkpoint_every": 3}
         settings |= {"log_every": 1, "evaluate_every": 4, "window": 60}
         config = PretrainConfig(output=tmp_path, data=tmp_path, optimizer=optimizer, **settings | changes)
         model = tiny_model(vocab_size=74, hidden_dropout=dropout).to(dtype)
-        plan = steps(split.lengths, config.window, config.tokens_per_step, True, config.seed)
+        prepare(model)
+        plan = steps([split.lengths], config.window, config.tokens_per_step, True, config.seed)
         if stop_after is not None:
             plan = itertools.chain(itertools.islice(plan, stop_after), killed())
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         batches = objective(split, CODEC, MaskingConfig(), config.seed)
-        settings = settings_of(config, "data")
+        settings = settings_of(config, {"data": "data"})
         run = loop.Run(Accelerator(cpu=True), model, batches, plan, evaluate, folder, spans, settings)
         loop.train(run, config)
         return model
 
     def read(name):
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        return [{k: v for k, v in json.loads(line).items() if k != "tokens_per_second"} for line in lines]
+        return [{k: v for k, v in json.loads(line).items() if k not in TIMED} for line in lines]
 
     return SimpleNamespace(start=start, read=read, folder=tmp_path)
 
@@ -116,7 +121,7 @@ def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(training, interrupti
 
 @pytest.mark.parametrize("where", ["inside an epoch", "at its end", "right after it"])
 def test_resumption_does_not_know_of_epochs(training, split, where):
-    plan = list(itertools.islice(steps(split.lengths, 60, 256, True, 0), 8))
+    plan = list(itertools.islice(steps([split.lengths], 60, 256, True, 0), 8))
     end = next(i for i, windows in enumerate(plan) if windows[-1].epoch == 1)
     assert plan[end][0].epoch == 0 < end, "the epoch ends within a step"
     stop = {"inside an epoch": end - 1, "at its end": end, "right after it": end + 1}[where]
@@ -242,6 +247,54 @@ def test_the_memory_budget_changes_nothing(training):
     assert losses[-1] != pytest.approx(losses[0], rel=1e-3)
     for name, value in runs[1].items():
         torch.testing.assert_close(runs[9999][name], value, rtol=1e-4, atol=1e-4, msg=name)
+
+
+def assert_alike(training, runs, names):
+    one, other = names
+    for ours, theirs in zip(training.read(one), training.read(other), strict=True):
+        assert ours["step"] == theirs["step"]
+        if "loss" in ours:
+            assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+    for name, value in runs[0].items():
+        torch.testing.assert_close(runs[1][name], value, rtol=1e-4, atol=1e-4, msg=name)
+
+
+def test_packed_and_padded_batches_take_the_same_steps(training):
+    """Of mixed lengths, with both kernels' own way of leaving padding out."""
+    packed = partial(MaskedObjective, packed=True)
+    padded = weights(training.start("padded", dropout=0))
+    end_to_end = weights(
+        training.start(
+            "packed",
+            dropout=0,
+            objective=packed,
+            prepare=lambda m: m.set_attn_implementation(attention_strand.CPU),
+        )
+    )
+    assert_alike(training, (padded, end_to_end), ("padded", "packed"))
+    assert not all(torch.equal(padded[name], value) for name, value in end_to_end.items()), "packing was used"
+
+
+def test_activations_computed_again_change_nothing(training):
+    """With dropout, whose draws have to be the same both times."""
+    plain = weights(training.start("plain"))
+    again = weights(training.start("again", prepare=lambda m: m.activation_checkpointing_enable()))
+    assert_alike(training, (plain, again), ("plain", "again"))
+
+
+def test_a_run_with_muon_is_resumed_bit_for_bit(training):
+    muon = OptimizerConfig(method="muon", warmup=2, learning_rate=1e-2)
+    expected = weights(training.start("whole", optimizer=muon))
+    with pytest.raises(Killed):
+        training.start("broken", stop_after=5, optimizer=muon)
+    resumed = weights(training.start("broken", optimizer=muon))
+    assert training.read("broken") == training.read("whole")
+    assert all(torch.equal(resumed[name], value) for name, value in expected.items())
+    state = load_file(training.folder / "whole/checkpoints/step-000008/optimizer.safetensors")
+    quantities = {name.rpartition(".")[2] for name in state}
+    assert quantities == {"step", "exp_avg", "exp_avg_sq", "momentum_buffer"}
+    losses = [line["loss"] for line in training.read("whole") if "loss" in line]
+    assert losses[-1] < losses[0] - 0.1
 
 
 def test_gradients_of_a_divided_step_are_those_of_one_batch(split, tiny_model):
@@ -505,7 +558,7 @@ class Spoilt(MaskedObjective):
 
 
 def spoilt_steps(split, count):
-    plan = itertools.islice(steps(split.lengths, 60, 256, True, 0), count)
+    plan = itertools.islice(steps([split.lengths], 60, 256, True, 0), count)
     return [i for i, step in enumerate(plan) if any(w.record == 5 and w.epoch == 1 for w in step)]
 
 
@@ -514,15 +567,15 @@ def test_a_step_that_is_not_finite_is_passed_over_and_the_others_are_taken(train
     spoilt = spoilt_steps(split, 8)
     assert len(spoilt) == 1
     survived = weights(training.start("spoilt", objective=Spoilt, dropout=0))
-    plan = loop.itertools.islice
+    plan = loop.islice
     without = lambda it, begin, end: (s for i, s in enumerate(plan(it, begin, end)) if i not in spoilt)  # noqa: E731
-    monkeypatch.setattr(loop.itertools, "islice", without)
+    monkeypatch.setattr(loop, "islice", without)
     expected = weights(training.start("without", dropout=0))
     for name, value in expected.items():
         assert torch.equal(survived[name], value), name
     lines = training.read("spoilt")
     (skipped,) = [line for line in lines if "skipped" in line]
-    windows = next(plan(steps(split.lengths, 60, 256, True, 0), spoilt[0], None))
+    windows = next(plan(steps([split.lengths], 60, 256, True, 0), spoilt[0], None))
     assert skipped == {
         "step": spoilt[0] + 1,
         "skipped": 1,

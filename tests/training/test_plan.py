@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.training.plan import micro_batches, steps
+from pipeline.training.plan import longest_window, micro_batches, shares_of, steps
 
 LENGTHS = np.array([5, 1300, 0, 64, 63, 200, 1])
 
 
 def take(number, lengths=LENGTHS, window=64, letters=300, strands=True, seed=0):
-    return list(itertools.islice(steps(lengths, window, letters, strands, seed), number))
+    return list(itertools.islice(steps([lengths], window, letters, strands, seed), number))
 
 
 def test_the_plan_is_a_function_of_its_arguments():
     assert take(30) == take(30)
-    assert take(30)[7:] == list(itertools.islice(steps(LENGTHS, 64, 300, True, 0), 7, 30))
+    assert take(30)[7:] == list(itertools.islice(steps([LENGTHS], 64, 300, True, 0), 7, 30))
     assert take(30) != take(30, seed=1)
 
 
@@ -73,3 +73,43 @@ def test_micro_batches_keep_to_the_budget_and_lose_nothing(lengths, budget):
 @pytest.mark.parametrize(("budget", "expected"), [(1, 4), (20, 3), (40, 2), (100, 1)])
 def test_a_larger_budget_makes_fewer_groups(budget, expected):
     assert len(micro_batches([10, 20, 10, 10], budget)) == expected
+
+
+def all_windows(number, *args, **options):
+    return list(itertools.chain.from_iterable(itertools.islice(steps(*args, **options), number)))
+
+
+def test_data_sets_are_read_in_their_shares_each_in_epochs_of_its_own():
+    large, small = np.full(50, 64), np.full(4, 32)
+    windows = all_windows(200, [large, small], 64, 300, False, 3, shares=(0.75, 0.25))
+    letters = [sum(w.length for w in windows if (w.record >= 50) == late) for late in (False, True)]
+    assert letters[1] / sum(letters) == pytest.approx(0.25, abs=64 / sum(letters))
+    alone = all_windows(150, [large], 64, 300, False, 3)
+    assert [w for w in windows if w.record < 50][: len(alone)] == alone
+    ours = [w for w in windows if w.record >= 50]
+    for epoch in range(10):
+        assert sorted(w.record for w in ours if w.epoch == epoch) == [50, 51, 52, 53]
+
+
+@pytest.mark.parametrize(("temperature", "ratio"), [(1, 10_000), (2, 100), (4, 10)])
+def test_temperature_flattens_shares(temperature, ratio):
+    shares = shares_of([1, 10_000], temperature)
+    assert sum(shares) == pytest.approx(1, abs=1e-12)
+    assert shares[1] / shares[0] == pytest.approx(ratio)
+
+
+def test_windows_grow_to_their_length_and_show_the_same_letters():
+    whole = all_windows(60, [LENGTHS], 64, 300, True, 0)
+    grown = list(itertools.islice(steps([LENGTHS], 64, 300, True, 0, warmup=40), 60))
+    assert [longest_window(step, 64, 40) for step in (0, 20, 39, 40, 60)] == [8, 36, 62, 64, 64]
+    for number, step in enumerate(grown):
+        assert max(w.length for w in step) <= longest_window(number, 64, 40)
+    assert max(w.length for w in grown[0]) == 8
+    assert min(w.length for w in grown[5] if w.length > 5) > 5
+
+    def letters(windows):
+        places = [(w, w.start + i) for w in windows for i in range(w.length)]
+        return [(w.epoch, w.record, w.reverse, place) for w, place in places]
+
+    shown = letters(itertools.chain.from_iterable(grown))
+    assert shown == letters(whole)[: len(shown)]

@@ -18,6 +18,7 @@ import pipeline.pretrain
 from pipeline.config import ModelConfig, OptimizerConfig, PrepareConfig, PretrainConfig, TokenizeConfig
 
 STEPS = 30
+SCORES = {"validation_bits_per_hidden_base", "validation_bits_per_hidden_residue"}
 SCRIPT = Path(__file__).with_name("two_processes.py")
 
 
@@ -91,6 +92,8 @@ def assert_same_run(one, two):
         if "loss" in a:
             assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
             assert a["gradient_norm"] == pytest.approx(b["gradient_norm"], rel=1e-4)
+        for key in set(a) & SCORES:
+            assert a[key] == pytest.approx(b[key], rel=1e-5)
     whole, divided = (load_file(path / "model.safetensors") for path in (one, two))
     for name, value in whole.items():
         torch.testing.assert_close(divided[name], value, rtol=1e-4, atol=1e-4, msg=name)

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from pipeline.config import MaskingConfig, ModelConfig, OptimizerConfig, PretrainConfig
+from pipeline.config import MaskingConfig, MixtureConfig, ModelConfig, OptimizerConfig, PretrainConfig
 from pipeline.errors import UserError
 from pipeline.training import checkpoints
 from pipeline.training.checkpoints import Progress
-from pipeline.training.optimizer import make_optimizer
+from pipeline.training.optimizer import make_optimizers
 from pipeline.training.resume import find_start, settings_of, take_over
 
 WSD = OptimizerConfig(warmup=2, schedule="wsd", decay=0.2)
@@ -29,10 +29,10 @@ def write(tmp_path, tiny_model, capsys):
     model = tiny_model(hidden_size=8, num_hidden_layers=1)
 
     def save(config, *steps, data="data", folder=tmp_path / "run"):
-        optimizer = make_optimizer(model, config.optimizer)
+        optimizers = make_optimizers(model, config.optimizer)
         for step in steps:
-            settings = settings_of(config, data)
-            checkpoints.save(folder / "checkpoints", model, optimizer, Progress(step), settings, keep=-1)
+            settings = settings_of(config, {"data": data})
+            checkpoints.save(folder / "checkpoints", model, optimizers, Progress(step), settings, keep=-1)
         capsys.readouterr()
         return folder / "checkpoints"
 
@@ -40,7 +40,7 @@ def write(tmp_path, tiny_model, capsys):
 
 
 def start(folder, config, data="data"):
-    return find_start(folder, config, settings_of(config, data))
+    return find_start(folder, config, settings_of(config, {"data": data}))
 
 
 def step_of(*arguments):
@@ -59,6 +59,10 @@ FREE = {
     "count_model": False,
     "name": "other",
     "resume_changed": True,
+    "gradient_checkpointing": True,
+    "compile": True,
+    "trackers": ["tensorboard"],
+    "dry_run": True,
 }
 CHANGES = [
     ({"model": ModelConfig(hidden_size=64)}, "model.hidden_size 128 -> 64"),
@@ -69,11 +73,13 @@ CHANGES = [
     ({"seed": 2}, "seed 0 -> 2"),
     ({"precision": "bf16"}, "precision no -> bf16"),
     ({"evaluation_bases": 5}, "evaluation_bases 100000 -> 5"),
+    ({"window_warmup": 9}, "window_warmup 0 -> 9"),
+    ({"mixture": MixtureConfig(temperature=2)}, "mixture.temperature 1.0 -> 2.0"),
 ]
 
 
 def test_every_setting_is_either_free_or_part_of_the_mathematics(config):
-    settings = settings_of(config(), "data")
+    settings = settings_of(config(), {"data": "data"})
     known = {key.partition(".")[0] for key in settings} | FREE.keys()
     assert known - {"strandlm"} == PretrainConfig.model_fields.keys() - {"output", "resume"}
     assert {"steps", "data", "strandlm", "optimizer.schedule", "model.rope_theta"} <= settings.keys()
@@ -187,7 +193,7 @@ def finished(config, write):
 def taken(finished, config, tmp_path):
     folder = tmp_path / "partial"
     folder.mkdir(exist_ok=True)
-    take_over(finished, folder, config, settings_of(config, "data"))
+    take_over(finished, folder, config, settings_of(config, {"data": "data"}))
     return folder
 
 

@@ -1,10 +1,11 @@
 import numpy as np
+import pandas as pd
 import pytest
 
 from pipeline.tokens.bits import Bits, HiddenText
 from pipeline.tokens.kmers import KmerCodec
 from pipeline.tokens.store import split_of
-from pipeline.training.scores import Scores, reference_bits, say_if_few, summary
+from pipeline.training.scores import Scores, reference_bits, say_if_few, summary, write_windows
 
 CODEC = KmerCodec("dna", 1, False)
 
@@ -85,3 +86,66 @@ def test_a_test_split_that_cannot_be_scored_is_not_a_missing_one(capsys):
     ):
         assert Scores(config, splits, CODEC).final(None, None, True) == {}
         assert capsys.readouterr().err == said
+
+
+# -- windows.tsv
+
+
+def scores_of(records, window=40, codec=CODEC):
+    from pipeline.config import PretrainConfig
+
+    config = PretrainConfig(output="out", data=["tokens"], window=window)
+    split = split_of([codec.track(codec.codes(letters)) for letters in records])
+    return Scores(config, {"train": split, "validation": split, "test": split}, codec)
+
+
+def random_dna(number, length, seed=0):
+    rng = np.random.default_rng(seed)
+    return ["".join(rng.choice(list("ACGT"), length)) for _ in range(number)]
+
+
+def test_windows_add_up_to_the_scores(tiny_model, tmp_path):
+    scores = {"some": scores_of(random_dna(5, 100)), "others": scores_of(random_dna(3, 90, seed=1))}
+    networks = tiny_model(vocab_size=10, seed=1), tiny_model(vocab_size=10, seed=2)
+    found = {name: one.final(*networks, True)["bits_per_hidden_base"] for name, one in scores.items()}
+    write_windows(tmp_path, scores)
+    table = pd.read_csv(tmp_path / "windows.tsv", sep="\t")
+    models = ["value", "untrained", "baseline", "random"]
+    assert table.columns.tolist() == ["data_set", "hidden", "letters", *models]
+    assert (
+        table["data_set"].tolist() == ["some"] * 15 + ["others"] * 6
+    )  # 10 letters have no run of six inside
+    for name, rows in table.groupby("data_set"):
+        assert rows["letters"].sum() == found[name]["hidden_letters"]
+        for model in models:
+            mean = rows[model].sum() / rows["letters"].sum()
+            assert mean == pytest.approx(found[name][model], abs=1e-7), (name, model)
+
+
+def hidden_of(scores, tiny_model):
+    size = len(scores.codec.vocabulary)
+    scores.final(tiny_model(vocab_size=size), tiny_model(vocab_size=size), False)
+    return [row["hidden"] for row in scores.windows()]
+
+
+def test_a_window_is_known_by_its_letters_and_the_places_hidden(tiny_model):
+    records = random_dna(4, 40)
+    known = hidden_of(scores_of(records), tiny_model)
+    assert len(set(known)) == 4
+    assert hidden_of(scores_of(records, codec=KmerCodec("dna", 3, True)), tiny_model) == known
+    changed = [*records[:3], records[3][:-1] + ("A" if records[3][-1] != "A" else "C")]
+    others = hidden_of(scores_of(changed), tiny_model)
+    assert others[:3] == known[:3]
+    assert others[3] != known[3]
+    moved = scores_of(records)
+    moved.texts["test"].starts[0] = (moved.texts["test"].starts[0] + 6) % 36
+    others = hidden_of(moved, tiny_model)
+    assert others[1:] == known[1:]
+    assert others[0] != known[0]
+
+
+def test_without_test_text_there_are_no_windows(tmp_path):
+    scores = scores_of(["ACGN" * 30])
+    scores.final(None, None, True)
+    write_windows(tmp_path, {"some": scores})
+    assert not list(tmp_path.iterdir())

@@ -1,6 +1,14 @@
 # What the models found.
 
 
+use rule stage as compare with:
+    wildcard_constraints:
+        name=names("compare"),
+    resources:
+        mem_mb=4000,
+        runtime=60,
+
+
 use rule stage as predict with:
     wildcard_constraints:
         name=names("predict"),
