@@ -183,3 +183,23 @@ def test_a_compiled_network_takes_the_same_steps_and_is_saved_under_clean_names(
     assert plain.keys() == compiled.keys()
     _, report = AutoModelForMaskedLM.from_pretrained(runs[1].folder, output_loading_info=True)
     assert not report["missing_keys"] | report["unexpected_keys"]
+
+
+# -- the plan
+
+
+def test_a_dry_run_says_the_plan_and_writes_nothing(sources, tmp_path, capsys):
+    pipeline.pretrain.run(config_of(list(sources), tmp_path / "out", dry_run=True))
+    said = capsys.readouterr().err
+    assert "3 steps of 400 letters (421 tokens)" in said
+    assert "FLOPs per token" in said
+    assert "of memory for each of 1 process(es)" in said
+    assert "step 1" not in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["wandbb", "tensorboard"])
+def test_trackers_that_cannot_be_are_refused_before_anything_is_written(sources, tmp_path, name):
+    with pytest.raises(UserError, match=r"^trackers: "):
+        pipeline.pretrain.run(config_of(sources[0], tmp_path / "out", trackers=[name]))
+    assert not list(tmp_path.iterdir())

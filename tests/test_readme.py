@@ -5,13 +5,14 @@ import os
 import random
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-STAGES = ("prepare", "tokenize", "pretrain", "evaluate")
+STAGES = ("prepare", "tokenize", "pretrain", "evaluate", "compare")
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BIN = Path(sys.executable).parent
@@ -66,13 +67,23 @@ def test_commands_that_run_a_workflow_resolve(words, folder):
 
 def test_one_stage_at_a_time_then_several_processes(folder):
     stages = [w for w in commands() if w[0] == "strandlm" and w[1] in STAGES]
-    assert [words[1] for words in stages] == ["prepare", "tokenize", "pretrain", "evaluate", "prepare"]
+    order = ["prepare", "tokenize", "pretrain", "evaluate", "prepare", "pretrain", "pretrain", "compare"]
+    assert [words[1] for words in stages] == order
     for words in stages:
+        for name in {"ecoli-tokens", "bacteria-tokens"} & set(words):
+            shutil.copytree(folder / "tokens", folder / name)
         run([*strandlm(words), *(SMALL if words[1] == "pretrain" else [])], folder)
     assert (folder / "model" / "model.safetensors").is_file()
     assert "chromosome" in (folder / "bits" / "scores.tsv").read_text()
     rows = json.loads((folder / "gene-starts" / "manifest.json").read_text())["counts"]["kept"]
     assert rows == {"rows": 40, "letters": 40 * 81}
+    shares = json.loads((folder / "mixed" / "manifest.json").read_text())["counts"]["shares"]
+    assert shares == {"ecoli-tokens": 0.25, "bacteria-tokens": 0.75}
+    assert (
+        json.loads((folder / "longer" / "config.json").read_text())["rope_parameters"]["rope_theta"]
+        == 160_000
+    )
+    assert (folder / "comparison" / "compare.json").is_file()
 
     launched = [words for words in commands() if "pipeline.pretrain" in words]
     assert {words[0] for words in launched} == {"accelerate", "torchrun"}

@@ -216,9 +216,9 @@ def count_unknown(sequence: bytes, alphabet: Alphabet) -> int:
     return sum(sequence.count(letter) for letter in {*unknown, *unknown.lower()})
 
 
-def is_unknown(sequence: bytes, alphabet: Alphabet) -> bool:
-    """Tell whether a clean sequence holds nothing but unknown letters (N; X and gaps)."""
-    return count_unknown(sequence, alphabet) == len(sequence)
+def without_case(sequence: bytes) -> bytes:
+    """Return letters in upper case; what is no letter is changed as well, one to one (faster than upper)."""
+    return (np.frombuffer(sequence, np.uint8) & 0xDF).tobytes()
 
 
 def case_separates(labels: Sequence[int], lower_case: Sequence[float]) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.config import Alphabet
-from pipeline.sequences.alphabets import reverse_complement
+from pipeline.sequences.alphabets import reverse_complement, without_case
 from pipeline.sequences.similarity import RESIDUES, KmerHash, rows, shared_with
 from pipeline.sequences.splits import SPLITS, digest
 
@@ -103,10 +103,9 @@ def _digests(sequences: pa.ChunkedArray, split_N: np.ndarray, strands: bool) -> 
     length_N = np.zeros(len(split_N), np.int64)
     for i, row in enumerate(rows(sequences)):
         if split_N[i] >= 0:
-            upper = row.upper()
-            digests_2N[0, i], length_N[i] = digest(upper), len(upper)
+            digests_2N[0, i], length_N[i] = digest(without_case(row)), len(row)
             if strands:
-                digests_2N[1, i] = digest(reverse_complement(upper))
+                digests_2N[1, i] = digest(without_case(reverse_complement(row)))
     return digests_2N, length_N
 
 

@@ -11,10 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import xxhash
 
-from pipeline.config import Alphabet
 from pipeline.errors import UserError
 from pipeline.keyed import mix, uniforms
-from pipeline.sequences.alphabets import reverse_complement
 
 SPLITS = ("train", "validation", "test")
 
@@ -23,13 +21,6 @@ def digest(sequence: bytes | str) -> int:
     """Return 64 bits that stand for a sequence (two of ten million share them with a chance below 1e-5)."""
     letters = sequence.encode() if isinstance(sequence, str) else sequence
     return xxhash.xxh3_64_intdigest(letters)
-
-
-def group_digest(sequence: bytes | str, alphabet: Alphabet) -> int:
-    """Return the digest of what must stay in one split, case folded: for DNA, a sequence on both strands."""
-    upper = (sequence.encode() if isinstance(sequence, str) else sequence).upper()
-    own = digest(upper)
-    return min(own, digest(reverse_complement(upper))) if alphabet == "dna" else own
 
 
 def group_ids(cluster_N: np.ndarray, digest_N: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import xxhash
 
 from pipeline.config import Alphabet
+from pipeline.sequences.alphabets import without_case
 from pipeline.sequences.rows import Row
 
 SPOOL_ROWS = 10_000
@@ -41,7 +42,7 @@ def digests(sequence: bytes, alphabet: Alphabet) -> tuple[bytes, bytes]:
     Case is ignored. XXH3 (Collet 2019, https://xxhash.com) is not a cryptographic hash, but as fast as
     memory; with 128 bits, any two of a billion sequences share a digest with a chance of about 1e-21.
     """
-    letters = sequence.upper()
+    letters = without_case(sequence)
     own = xxhash.xxh3_128_digest(letters)
     if alphabet == "protein":
         return own, own

@@ -251,6 +251,8 @@ class KmerCodec(Codec):
         return ids
 
     def _kmers_at(self, codes_L: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        if len(starts) * self.k > len(codes_L) // 2:  # most of the text: faster all at once
+            return self._rolling(codes_L)[starts] + np.uint32(self.first_kmer)
         number = codes_L[starts].astype(np.uint32)
         for shift in range(1, self.k):
             number = (number << np.uint32(2)) | codes_L[starts + shift]

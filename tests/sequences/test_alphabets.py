@@ -17,8 +17,8 @@ from pipeline.sequences.alphabets import (
     clean,
     count_unknown,
     folding,
-    is_unknown,
     reverse_complement,
+    without_case,
 )
 
 IUPAC = "ACGTRYSWKMBDHVN"
@@ -228,11 +228,14 @@ def test_folding_written_out():
     assert folding("protein", LettersConfig(xle="l"))["j"] == "L"
 
 
-def test_nothing_but_unknown_letters():
-    assert is_unknown(b"N" * 500, "dna")
-    assert is_unknown(b"--XX-", "protein")
-    assert not is_unknown(b"NNA", "dna")
-    assert not is_unknown(b"N", "protein")  # asparagine
+def test_letters_without_case_are_told_apart_as_before():
+    assert without_case(b"acgtnACGTN") == b"ACGTNACGTN"
+    kept = PROTEIN.encode() + b"-*."
+    assert len(set(without_case(kept))) == len(set(kept))
+    assert without_case(kept.lower()) == without_case(kept)
+
+
+def test_unknown_letters_are_counted():
     assert count_unknown(b"ANnNa", "dna") == 3
     assert count_unknown(b"NX-xA", "protein") == 3
 

@@ -7,11 +7,8 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from pipeline.errors import UserError
-from pipeline.sequences.alphabets import reverse_complement
 from pipeline.sequences.splits import (
     assign_splits,
-    digest,
-    group_digest,
     group_ids,
     named_splits,
     trim_buffers,
@@ -62,13 +59,6 @@ def test_seeds_give_independent_splits():
 def test_nothing_left_for_training():
     with pytest.raises(UserError, match="leave nothing for training"):
         assign_splits(as_array([1, 2, 3]), 0.5, 0.5, seed=0)
-
-
-@given(st.text("ACGTN", min_size=1))
-def test_both_strands_are_one_group(sequence):
-    assert group_digest(sequence, "dna") == group_digest(reverse_complement(sequence), "dna")
-    assert group_digest(sequence.lower().encode(), "dna") == group_digest(sequence, "dna")
-    assert group_digest(sequence, "protein") == digest(sequence) == digest(sequence.encode())
 
 
 def test_group_ids_are_those_of_the_members():
