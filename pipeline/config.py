@@ -6,39 +6,27 @@ file given with ``--config``, the default written here. This module imports noth
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_origin
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    Field,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[int, Field(gt=0)]
-Alphabet = Literal["dna", "protein"]
-
-
-class Section(BaseModel):
-    """A group of settings; unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_surprise(cls, value: Any, info: ValidationInfo) -> Any:
-        """Take one path or name as a list of one, and no truth value as the number 0 or 1."""
-        kind = cls.model_fields[info.field_name or ""].annotation
-        if isinstance(value, bool) and kind is not bool:
-            raise ValueError("true and false are no values of this key")
-        return [value] if get_origin(kind) is list and isinstance(value, str | Path) else value
-
-
-class StageConfig(Section):
-    """What every stage takes."""
-
-    output: Path
-    """folder to write; it appears complete or not at all"""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """seed of everything random in this stage"""
-    name: str | None = None
-    """name shown in logs and in the report (default: the output folder's)"""
+from pipeline.sections import (
+    Alphabet,
+    Fraction,
+    LettersConfig,
+    MaskingConfig,
+    MixtureConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Positive,
+    Section,
+    StageConfig,
+)
 
 
 class SimulateConfig(StageConfig):
@@ -56,28 +44,6 @@ class SimulateConfig(StageConfig):
     """residues of each member (aligned, without gaps)"""
     decoy_motifs: Annotated[int, Field(ge=0)] = 200
     """matrices in the motif database beside the planted ones"""
-
-
-class LettersConfig(Section):
-    """What becomes of letters that a model does not read as they are.
-
-    The saved tokenizer does the same; what is refused in files, and stops, are <unk> there.
-    """
-
-    case: Literal["fold", "soft-mask"] = "fold"
-    """lower case: fold it to upper case, or fold it and remember it as soft mask (repeats)"""
-    uracil: Literal["t", "error"] = "t"
-    """DNA: U becomes T, or is refused"""
-    ambiguous: Literal["n", "error"] = "n"
-    """DNA: the IUPAC codes R Y S W K M B D H V become N, or are refused"""
-    xle: Literal["x", "l", "error"] = "x"
-    """proteins: J (leucine or isoleucine) becomes X or L, or is refused"""
-    rare: Literal["keep", "x"] = "keep"
-    """proteins: B Z U O keep tokens of their own, or become X"""
-    stops: Literal["error", "split"] = "error"
-    """proteins: a * before the end is refused, or cuts the record (one at the end is always stripped)"""
-    gaps: Literal["error", "remove"] = "error"
-    """- and . outside of alignments are refused, or removed (corpus column gaps says where)"""
 
 
 class PrepareConfig(StageConfig):
@@ -163,93 +129,6 @@ class TokenizeConfig(StageConfig):
     """folder written by prepare"""
     tokenizer: str = "dna-6mer"
     """a tokenizer that comes with strandlm, or a folder with one"""
-
-
-class ModelConfig(Section):
-    """Shape of the network."""
-
-    architecture: Literal["strand", "factored"] = "strand"
-    """strand: rotary Transformer encoder; factored: factored attention for one aligned family"""
-    hidden_size: Positive = 128
-    num_hidden_layers: Positive = 4
-    num_attention_heads: Positive = 4
-    intermediate_size: Positive | None = None
-    """width of the feed-forward part (default: 8/3 of hidden_size, in multiples of 8)"""
-    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
-    norm_bias: Literal["all", "layers", "none"] = "all"
-    """which layer norms have a bias: all, those of the layers, or none"""
-    norm_placement: Literal["pre", "post"] = "pre"
-    """norms before attention and feed-forward part, or after them (as in BERT)"""
-    activation: Literal["swiglu", "gelu"] = "swiglu"
-    use_bias: bool = False
-    qk_norm: bool = False
-    """normalise queries and keys"""
-    qk_norm_over: Literal["head", "model"] = "head"
-    """over each head's channels, or over all"""
-    residual_scale: Annotated[float, Field(gt=0)] = 1.0
-    """factor of what each layer adds"""
-    positions: Literal["rotary", "sinusoidal", "none"] = "rotary"
-    rope_theta: Annotated[float, Field(gt=1)] | None = None
-    """base of the rotary angles (default: 10,000, or that of start_from); larger for longer contexts"""
-    sliding_window: Positive | None = None
-    """tokens seen to either side (default: all), except in every global_every-th layer"""
-    global_every: Positive = 3
-    """one layer of so many sees all tokens, the first among them"""
-    token_dropout: bool = False
-    """show masks as zeros and scale the other tokens for it, as ESM-2 does"""
-    lm_head: Literal["linear", "dense"] = "linear"
-    """dense: a layer with GELU and layer norm before the decoder, as ESM-2 has"""
-    tie_word_embeddings: bool = True
-
-
-class MaskingConfig(Section):
-    """Which bases (or residues) are hidden, and how."""
-
-    fraction: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """share of bases hidden"""
-    run: Positive | None = None
-    """bases hidden together, or their mean (default: the tokenizer's k)"""
-    run_lengths: Literal["fixed", "geometric"] = "fixed"
-    """runs all as long as run, or of random length, geometric with that mean"""
-    replace: Fraction = 0.1
-    """share of hidden runs that show random bases instead of a mask"""
-    keep: Fraction = 0.1
-    """share of hidden runs that show the true bases"""
-    soft_mask_weight: Fraction = 1.0
-    """weight in the loss of targets that are soft-masked (the corpus needs letters.case: soft-mask)"""
-
-
-class OptimizerConfig(Section):
-    """The optimizer and its learning-rate schedule."""
-
-    method: Literal["adamw", "muon"] = "adamw"
-    """muon: orthogonalised updates for the matrices of the layers, AdamW for all else"""
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
-    """peak learning rate"""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.98
-    epsilon: Annotated[float, Field(gt=0)] = 1e-8
-    clip: Annotated[float, Field(gt=0)] = 1.0
-    """largest gradient norm"""
-    warmup: Annotated[int, Field(ge=0)] = 50
-    """steps from zero to the peak"""
-    schedule: Literal["cosine", "linear", "wsd"] = "cosine"
-    """after the warm-up: a cosine, a straight line, or the peak until a straight decay at the end (wsd: a run
-    that is lengthened goes on from before the decay, exactly as if it had been longer from the start)"""
-    decay: Fraction = 0.1
-    """wsd: share of the steps that the decay takes"""
-    final: Fraction = 0.0
-    """share of the peak that the last step has"""
-
-
-class MixtureConfig(Section):
-    """How much of what is read comes from each of several data sets."""
-
-    weights: list[Annotated[float, Field(gt=0)]] = []
-    """one number for each data set, in their order (default: their sizes)"""
-    temperature: Annotated[float, Field(ge=1)] = 1.0
-    """shares are weights ^ (1 / temperature): the larger, the more alike"""
 
 
 class PretrainConfig(StageConfig):
@@ -341,6 +220,16 @@ class FinetuneConfig(StageConfig):
     """share of the steps spent warming up"""
     untrained_control: bool = True
     """also train the same network from random weights, and report it"""
+    controls: list[Literal["gc", "kmers", "positions", "pwm", "cnn"]] = ["gc", "kmers", "positions", "pwm"]
+    """also train these on the same rows, and report them: logistic regressions on GC content, on k-mers and
+    on the letter at each place, position weight matrices, and (on request) a small convolutional network"""
+    best_by: Literal["loss", "mcc", "auroc"] = "loss"
+    """end with the weights of the epoch that validated best by this"""
+    cluster_column: str | None = None
+    """corpus column: sequences that share a value are resampled together for the intervals (default: cluster,
+    if prepare wrote it)"""
+    allow_collapse: bool = False
+    """keep a classifier that calls all sequences the same, with a warning, instead of stopping"""
 
 
 class EvaluateConfig(StageConfig):
@@ -383,6 +272,57 @@ class PredictConfig(StageConfig):
     overlap: Annotated[int, Field(ge=0)] = 64
     """letters that consecutive windows share, at least"""
     batch_size: Positive = 64
+
+
+class ScoreConfig(StageConfig):
+    """Scores without labels: log-likelihoods of sequences, of variants, of protein substitutions."""
+
+    checkpoint: Path
+    """folder written by pretrain"""
+    input: list[Path] = []
+    """score sequences: FASTA, CSV, TSV or other sequence files"""
+    sequence_column: str = "sequence"
+    id_column: str = "id"
+    long_sequences: Literal["error", "skip", "truncate", "window"] = "error"
+    """sequences longer than the model's context: stop, give no score, use the beginning, or read windows"""
+    overlap: Annotated[int, Field(ge=0)] = 64
+    """letters that consecutive windows share, at least"""
+    variants: Path | None = None
+    """score variants: VCF file; every allele of a row has a row of its own"""
+    genome: Path | None = None
+    """variants: FASTA that they were called on; reference alleles are checked against it"""
+    window: Positive | None = None
+    """variants: bases shown to the model, the variant in the middle (default: its context)"""
+    method: Literal["masked", "window"] = "masked"
+    """variants: substitutions by the hidden bases that change, or by all bases of the window, one after the
+    other, as insertions and deletions always are"""
+    strandless: bool = False
+    """variants: average over both strands"""
+    classifier: Path | None = None
+    """variants: also give the change of the score of this classifier, written by finetune"""
+    positive: str | None = None
+    """classifier: class that is scored (default: the last one)"""
+    classifier_window: Positive | None = None
+    """classifier: bases of the windows it was trained on"""
+    offset: Annotated[int, Field(ge=0)] | None = None
+    """classifier: bases of its window before the first one that changes (default: all that there can be, and
+    the window that changes most)"""
+    strand: Literal["+", "-", "best"] = "best"
+    """classifier: strand that it reads, or the one on which either allele scores higher"""
+    substitutions: Path | None = None
+    """score protein substitutions: CSV, TSV or Parquet table with A24G, or A24G:L30P, in a column"""
+    wild_type: Path | None = None
+    """substitutions: FASTA with the protein, or the proteins, that they change"""
+    substitution_column: str = "mutant"
+    """substitutions: column that holds them"""
+    protein_column: str | None = None
+    """substitutions: column with the record of wild_type that is changed, if that has several"""
+    measured_column: str | None = None
+    """substitutions: column with measured effects, for Spearman's correlation"""
+    on_bad_record: Literal["error", "note"] = "note"
+    """what cannot be scored: stop there, or leave its scores empty and say why in the column note"""
+    batch_size: Positive = 64
+    """windows of the model's context read at once (or as many tokens in shorter ones)"""
 
 
 class MotifsConfig(StageConfig):
@@ -460,6 +400,36 @@ class EmbedConfig(StageConfig):
     batch_size: Positive = 32
 
 
+class ConversionConfig(StageConfig):
+    """Take over weights of ESM-2 or ESM C (--from esm2 SOURCE), or write ours as ESM (--to esm SOURCE)."""
+
+    to: Annotated[list[Literal["esm"]], Field(max_length=1)] = []
+    """write a checkpoint of ours in the layout of ESM, which opens without our code"""
+    source: Path | None = None
+    """checkpoint, which can also follow the layout; with from: a folder, or a name on the Hugging Face Hub"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_source(cls, values: Any) -> Any:
+        """Read ``--from esm2 SOURCE`` as a layout and its source, which may have commas in it."""
+        for key in ("from", "to"):
+            given = values.get(key)
+            if isinstance(given, list) and len(given) > 1 and values.get("source") is None:
+                values = {**values, key: given[:1], "source": ",".join(given[1:])}
+        return values
+
+
+_FROM: dict[str, Any] = {  # a keyword of Python's, so no name in a class
+    "from": (
+        Annotated[list[Literal["esm2", "esmc"]], Field(max_length=1)],
+        Field([], description="take over a checkpoint in this layout of the Hugging Face classes"),
+    )
+}
+ConvertConfig = create_model(
+    "ConvertConfig", __base__=ConversionConfig, __doc__=ConversionConfig.__doc__, **_FROM
+)
+
+
 class BuildTokenizerConfig(StageConfig):
     """Write a tokenizer that AutoTokenizer can load: k-mers, codons, residues, or byte pairs of a corpus."""
 
@@ -525,9 +495,11 @@ STAGES: dict[str, type[StageConfig]] = {
     "evaluate": EvaluateConfig,
     "compare": CompareConfig,
     "predict": PredictConfig,
+    "score": ScoreConfig,
     "motifs": MotifsConfig,
     "contacts": ContactsConfig,
     "embed": EmbedConfig,
+    "convert": ConvertConfig,
     "build-tokenizer": BuildTokenizerConfig,
     "report": ReportConfig,
 }

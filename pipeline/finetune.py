@@ -1,8 +1,11 @@
 """The stage that turns a language model into a sequence classifier, and says what pretraining gave."""
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from pipeline.artifacts import Result, Workspace, produce
 from pipeline.config import FinetuneConfig
@@ -11,11 +14,11 @@ from pipeline.log import say
 from pipeline.sequences.corpus import check_alphabet, classes, load_corpus
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from pipeline.tokens.kmers import Codec
+    from pipeline.training.evaluation import Evaluation
 
 WORK = "trainer"
+CLUSTER = "cluster"  # column that prepare writes
 
 
 def _new_model(config: FinetuneConfig, names: list[str], codec: "Codec", pretrained: bool):
@@ -42,7 +45,7 @@ def _new_model(config: FinetuneConfig, names: list[str], codec: "Codec", pretrai
 
 
 def _fit(config: FinetuneConfig, model, codec: "Codec", splits, folder: Path):
-    """Train with transformers' Trainer; return the model as it was when validation loss was lowest."""
+    """Train with transformers' Trainer; return the model as it was when it validated best."""
     import torch
     from transformers import PrinterCallback, Trainer, TrainingArguments
 
@@ -74,8 +77,8 @@ def _fit(config: FinetuneConfig, model, codec: "Codec", splits, folder: Path):
         save_total_limit=1,
         save_only_model=True,
         load_best_model_at_end=validate,
-        metric_for_best_model="eval_loss",
-        greater_is_better=False,
+        metric_for_best_model=f"eval_{config.best_by}",
+        greater_is_better=config.best_by != "loss",
         optim="adamw_torch_fused",
         seed=config.seed,
         data_seed=config.seed,
@@ -92,12 +95,23 @@ def _fit(config: FinetuneConfig, model, codec: "Codec", splits, folder: Path):
         train_dataset=train,  # type: ignore[arg-type]  a list of rows is a data set
         eval_dataset=rows("validation") if validate else None,  # type: ignore[arg-type]
         data_collator=collate,
+        compute_metrics=_validate,
         callbacks=[_progress_lines()],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     shutil.rmtree(folder, ignore_errors=True)
     return model.eval()
+
+
+def _validate(prediction) -> dict[str, float]:
+    """Return MCC and AUROC of validation rows (of more than two classes: over all of them)."""
+    from pipeline.training.classifier import softmax
+    from pipeline.training.metrics import among_all, measure
+
+    judged = among_all(prediction.label_ids, softmax(prediction.predictions.astype(float)))
+    found = measure(judged, np.ones((1, len(judged.labels))))
+    return {name: float(found[name][0]) for name in ("mcc", "auroc")}
 
 
 def _progress_lines():
@@ -107,46 +121,14 @@ def _progress_lines():
         """Say how training goes, once for each epoch."""
 
         def on_evaluate(self, args, state, control, metrics: dict[str, float], **_):
-            loss = metrics["eval_loss"]
-            say(f"epoch {state.epoch:g} of {args.num_train_epochs:g}: validation loss {loss:.4f}")
+            epoch = f"epoch {state.epoch:g} of {args.num_train_epochs:g}"
+            mcc = "" if np.isnan(metrics["eval_mcc"]) else f", MCC {metrics['eval_mcc']:.3f}"
+            say(f"{epoch}: validation loss {metrics['eval_loss']:.4f}{mcc}")
 
     return Lines()
 
 
-def _auroc(positive, score) -> float | None:
-    """Return the area under the ROC curve, or None where one class is absent."""
-    from sklearn.metrics import roc_auc_score
-
-    return float(roc_auc_score(positive, score)) if 0 < sum(positive) < len(positive) else None
-
-
-def _areas(positive: "np.ndarray", scores: dict[str, "np.ndarray"]) -> dict[str, float | None]:
-    return {name: _auroc(positive, score) for name, score in scores.items()}
-
-
-def _metrics(positive: "np.ndarray", scores: dict[str, "np.ndarray"], groups) -> dict[str, Any]:
-    """Return the object for metrics.json: areas overall and by group, and figures at a threshold of 0.5."""
-    import numpy as np
-    from sklearn.metrics import accuracy_score, average_precision_score, matthews_corrcoef
-
-    called = scores["value"] > 0.5
-    if called.all() or not called.any():
-        say("warning: the classifier calls every test sequence the same")
-    result: dict[str, Any] = {
-        **_areas(positive, scores),
-        "auprc": float(average_precision_score(positive, scores["value"])) if positive.any() else None,
-        "accuracy": float(accuracy_score(positive, called)),
-        "mcc": float(matthews_corrcoef(positive, called)),
-        "n_positive": int(positive.sum()),
-        "n_negative": int((~positive).sum()),
-    }
-    if groups is not None:
-        result["by_group"] = {}
-        for group in sorted(set(np.asarray(groups)[~positive])):
-            chosen = positive | (np.asarray(groups) == group)
-            areas = _areas(positive[chosen], {name: score[chosen] for name, score in scores.items()})
-            result["by_group"][str(group)] = {**areas, "n": int((~positive[chosen]).sum())}
-    return result
+# -- what is refused
 
 
 def _check(config: FinetuneConfig, splits) -> None:
@@ -156,45 +138,145 @@ def _check(config: FinetuneConfig, splits) -> None:
             f"data: {config.data} has only {', '.join(splits)}; prepare it with train, and test or validation"
         )
     known = splits["train"].column_names
-    for key in ("group_column", "reference_column"):
+    for key in ("group_column", "reference_column", "cluster_column"):
         column = getattr(config, key)
         if column and column not in known:
             raise UserError(
                 f"{key}: {column!r} is no column of {config.data}; its columns: {', '.join(known)}"
             )
     if config.reference_column:
-        values = _scored(splits)[config.reference_column]
+        values = splits[_scored(splits)][config.reference_column]
         if not all(isinstance(value, int | float) for value in values):
             raise UserError(
                 f"reference_column: {config.reference_column!r} of {config.data} is not a number in every row"
             )
 
 
-def _scored(splits):
-    """Return the rows that the figures are of."""
-    return splits["test" if "test" in splits else "validation"]
+def _check_classes(config: FinetuneConfig, splits, names: list[str]) -> None:
+    """Refuse classes that cannot be learnt, and a choice by what is undefined."""
+    found = {name: set(split["label"]) for name, split in splits.items()}
+    unseen = [name for i, name in enumerate(names) if i not in found["train"]]
+    if unseen or len(names) < 2:
+        what = f"no row of class {unseen[0]!r}" if unseen else f"no class but {names[0]!r}"
+        raise UserError(
+            f"data: {config.data} has {what} in its train split; prepare it with rows of both kinds"
+        )
+    if config.best_by != "loss" and len(found.get("validation", ())) < len(names):
+        raise UserError(
+            f"best_by: {config.best_by} needs validation rows of every class, which {config.data} lacks; "
+            "pass --best-by loss, or prepare it with a larger validation split"
+        )
 
 
-def _train_all(config: FinetuneConfig, splits, names: list[str], codec: "Codec", folder: Path):
-    """Return the classifier, and the logits (N, C) of the scored rows by it and by its control."""
-    from pipeline.training.classifier import check_lengths, class_logits
+def _scored(splits) -> str:
+    """Return the split that the figures are of."""
+    return "test" if "test" in splits else "validation"
 
-    kinds = {"value": "from the checkpoint"}
+
+# -- training and what the trained networks say
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """A classifier, its probabilities (N, C) of validation and scored rows, and its temperature."""
+
+    model: Any
+    scores: dict[str, np.ndarray]
+    temperature: float
+
+
+def _train(
+    config: FinetuneConfig, evaluation: "Evaluation", splits, codec: "Codec", folder: Path, pretrained: bool
+) -> _Trained:
+    """Return a trained network, calibrated on validation rows."""
+    from pipeline.training.classifier import calibrate, check_lengths, softmax
+    from pipeline.training.metrics import temperature
+
+    say("from the checkpoint" if pretrained else "control: the same network from random weights")
+    model = _new_model(config, evaluation.names, codec, pretrained)
+    for split in splits.values():
+        records = list(zip(split["id"], split["sequence"], strict=True))
+        check_lengths(records, codec, model.config.max_position_embeddings)
+    _fit(config, model, codec, splits, folder)
+    divisor = 1.0
+    if "validation" in splits:
+        logits_NC = _logits(config, model, codec, splits["validation"])
+        divisor = temperature(logits_NC, evaluation.labels["validation"])
+        calibrate(model, divisor)
+    logits = {split: _logits(config, model, codec, splits[split]) for split in evaluation.labels}
+    return _Trained(model, {split: softmax(logits_NC) for split, logits_NC in logits.items()}, divisor)
+
+
+def _logits(config: FinetuneConfig, model, codec: "Codec", rows) -> np.ndarray:
+    from pipeline.training.classifier import class_logits
+
+    logits_NC = class_logits(model, codec, list(rows["sequence"]), 256).astype(float)
+    if not np.isfinite(logits_NC).all():
+        raise UserError(
+            f"learning_rate: {config.learning_rate}: training diverged, the scores are no numbers; "
+            "pass a smaller --learning-rate"
+        )
+    return logits_NC
+
+
+def _decide(config: FinetuneConfig, ours: _Trained, evaluation: "Evaluation") -> bool:
+    """Write into the model's config how it calls classes; return whether it calls but one of them.
+
+    Raises:
+        UserError: it does, and ``allow_collapse`` is false.
+    """
+    from pipeline.training.classifier import called
+    from pipeline.training.metrics import one_class
+
+    decision = {"temperature": ours.temperature, "positive": evaluation.names[evaluation.positive]}
+    if len(evaluation.names) == 2:
+        decision["threshold"] = evaluation.threshold(ours.scores)
+    ours.model.config.decision = decision
+    for split, labels_N in evaluation.labels.items():
+        scores_NC = ours.scores[split]
+        called_N = called(ours.model, scores_NC)
+        only = one_class(labels_N, scores_NC, called_N, config.seed)
+        if only is not None:
+            what = f"the classifier calls every {split} sequence {evaluation.names[only]!r}"
+            if len(np.unique(called_N)) > 1:
+                what += " at a threshold of 0.5, and is no better than chance at the one it has"
+            if not config.allow_collapse:
+                raise UserError(
+                    f"training collapsed: {what}; pass another --learning-rate, more --epochs, or "
+                    "--allow-collapse true to keep it"
+                )
+            say(f"warning: training collapsed: {what}")
+            return True
+    return False
+
+
+def _rivals(config: FinetuneConfig, evaluation: "Evaluation", splits, codec: "Codec", folder: Path):
+    """Return each control's probabilities (N, C) by split, and why others are left out."""
+    from pipeline.training.classifier import softmax
+    from pipeline.training.controls import Rows, control_logits, why_not
+
+    found, left_out = {}, {}
     if config.untrained_control:
-        kinds["untrained"] = "control: the same network from random weights"
-    models, logits = {}, {}
-    for kind, text in kinds.items():
-        say(text)
-        models[kind] = _new_model(config, names, codec, pretrained=kind == "value")
-        for split in splits.values():
-            records = list(zip(split["id"], split["sequence"], strict=True))
-            check_lengths(records, codec, models[kind].config.max_position_embeddings)
-        _fit(config, models[kind], codec, splits, folder)
-        logits[kind] = class_logits(models[kind], codec, list(_scored(splits)["sequence"]), 256)
-    return models["value"], logits
+        found["untrained"] = _train(config, evaluation, splits, codec, folder, pretrained=False).scores
+    rows = {
+        name: Rows([codec.codes(s) for s in splits[name]["sequence"]], np.array(splits[name]["label"]))
+        for name in ("train", *evaluation.labels)
+    }
+    for name in config.controls:
+        if reason := why_not(name, codec, rows):
+            left_out[name] = reason
+            say(f"control {name} is left out: {reason}")
+            continue
+        say(f"control: {name}")
+        logits = control_logits(name, codec, rows, config.seed)
+        found[name] = {split: softmax(logits_NC.astype(float)) for split, logits_NC in logits.items()}
+    return found, left_out
 
 
-def _write_scores(path: Path, test, names: list[str], scores: dict[str, "np.ndarray"], groups) -> None:
+# -- the stage
+
+
+def _write_scores(path: Path, test, names: list[str], scores: dict[str, np.ndarray], groups) -> None:
     import pandas as pd
 
     columns = {
@@ -203,51 +285,92 @@ def _write_scores(path: Path, test, names: list[str], scores: dict[str, "np.ndar
         "group": groups,
         "reference": scores.get("optimum"),
         "score": scores["value"],
-        "score_untrained": scores.get("untrained"),
     }
+    columns |= {f"score_{name}": score for name, score in scores.items() if name not in ("value", "optimum")}
     table = pd.DataFrame({name: values for name, values in columns.items() if values is not None})
     table.to_csv(path, sep="\t", index=False, float_format="%.6g")
 
 
+def _evaluation(config: FinetuneConfig, splits, names: list[str], positive: int) -> "Evaluation":
+    """Return what classifiers are judged by."""
+    from pipeline.training.evaluation import Evaluation
+
+    scored = _scored(splits)
+    labels = {name: np.array(splits[name]["label"]) for name in ("validation", scored) if name in splits}
+    column = config.cluster_column or CLUSTER
+    known = column in splits[scored].column_names
+    cluster_N = np.array([str(value) for value in splits[scored][column]]) if known else None
+    return Evaluation(labels, scored, names, positive, cluster_N, config.seed)
+
+
+def _train_all(config: FinetuneConfig, evaluation: "Evaluation", splits, codec: "Codec", folder: Path):
+    """Return the trained classifier and the object for metrics.json; write scores.tsv into ``folder``."""
+    from pipeline.training.evaluation import in_lines
+
+    ours = _train(config, evaluation, splits, codec, folder / WORK, pretrained=True)
+    collapsed = _decide(config, ours, evaluation)
+    rivals, left_out = _rivals(config, evaluation, splits, codec, folder / WORK)
+    metrics = {
+        **evaluation.figures(ours.scores, ours.temperature, rivals),
+        **_score(config, evaluation, splits[evaluation.scored], {"value": ours.scores, **rivals}, folder),
+        "majority": evaluation.majority(np.array(splits["train"]["label"])),
+        "controls_left_out": left_out,
+        "collapsed": collapsed,
+    }
+    for line in in_lines(metrics, evaluation.scored):
+        say(line)
+    return ours.model, metrics
+
+
+def _score(config: FinetuneConfig, evaluation: "Evaluation", rows, probabilities, folder: Path):
+    """Write scores.tsv; return the areas of the network, of its control and of the best score."""
+    from pipeline.training.evaluation import areas
+
+    scores = {name: by[evaluation.scored][:, evaluation.positive] for name, by in probabilities.items()}
+    if config.reference_column:
+        scores["optimum"] = np.array(rows[config.reference_column])
+    groups = list(rows[config.group_column]) if config.group_column else None
+    _write_scores(folder / "scores.tsv", rows, evaluation.names, scores, groups)
+    columns = {name: scores[name] for name in ("value", "untrained", "optimum") if name in scores}
+    return areas(evaluation.is_positive, columns, None if groups is None else np.array(groups))
+
+
 def _build(config: FinetuneConfig, workspace: Workspace, splits, names: list[str], positive: int) -> None:
-    import numpy as np
     import transformers
 
     from pipeline.tokens.kmers import codec_of
     from pipeline.tokens.vocabulary import load_tokenizer, save_tokenizer
-    from pipeline.training.classifier import check_checkpoint, softmax
+    from pipeline.training.classifier import check_checkpoint
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     check_checkpoint(config.checkpoint, "pretrain")
     codec = codec_of(config.checkpoint)
     check_alphabet(config.data, codec.alphabet, config.checkpoint)
-    model, logits = _train_all(config, splits, names, codec, workspace.path / WORK)
-    test, split = _scored(splits), "test" if "test" in splits else "validation"
-    scores = {kind: softmax(logits_NC)[:, positive] for kind, logits_NC in logits.items()}
-    if config.reference_column:
-        scores["optimum"] = np.array(test[config.reference_column])
-    groups = list(test[config.group_column]) if config.group_column else None
-    metrics = _metrics(np.array(test["label"]) == positive, scores, groups)
-    metrics["positive"] = names[positive]
-    figures = ", ".join(f"{key} {value:.4f}" for key, value in metrics.items() if isinstance(value, float))
-    say(f"{names[positive]} on the {split} split: {figures}")
-    if split == "validation":
-        say("warning: there is no test split; these rows also chose the epoch, so the figures flatter")
+    evaluation = _evaluation(config, splits, names, positive)
+    model, metrics = _train_all(config, evaluation, splits, codec, workspace.path)
+    if evaluation.scored == "validation":
+        say(
+            "warning: there is no test split; these rows also chose the epoch, the temperature and the "
+            "threshold, so the figures flatter"
+        )
 
-    _write_scores(workspace.path / "scores.tsv", test, names, scores, groups)
     model.save_pretrained(workspace.path)
-    tokenizer = load_tokenizer(config.checkpoint)
-    save_tokenizer(tokenizer, workspace.path)
-    workspace.counts[split] = {"rows": len(test)}
+    save_tokenizer(load_tokenizer(config.checkpoint), workspace.path)
+    workspace.counts[evaluation.scored] = {"rows": len(splits[evaluation.scored])}
     workspace.write_json("metrics.json", {f"{names[positive]}_auroc": metrics})
 
 
 def run(config: FinetuneConfig) -> Result:
-    """Train the classifier and its control; write the checkpoint, scores.tsv and metrics.json."""
+    """Train the classifier and its controls; write the checkpoint, scores.tsv and metrics.json.
+
+    The logits of the checkpoint are calibrated: their last layer is divided by a temperature chosen on
+    validation. Its config says under ``decision`` which threshold calls the positive class.
+    """
     splits = load_corpus(config.data)
     _check(config, splits)
     names, positive = classes(splits["train"], config.data, config.positive)
+    _check_classes(config, splits, names)
     return produce(
         "finetune",
         config,

@@ -30,22 +30,26 @@ def _probabilities(model, codec, readings: "Sequence[Reading]", batch_size: int)
 
 
 def _table(
-    readings: "Sequence[Reading]", probabilities_NC: np.ndarray, names: list[str], notes: bool
+    readings: "Sequence[Reading]",
+    probabilities_NC: np.ndarray,
+    names: list[str],
+    calls: list[str],
+    notes: bool,
 ) -> "pd.DataFrame":
     import pandas as pd
 
     table = pd.DataFrame(probabilities_NC, columns=pd.Index(names))
     table.insert(0, "id", [reading.name for reading in readings])
-    likeliest = zip(readings, probabilities_NC.argmax(1), strict=True)
-    table["label"] = [names[i] if reading.windows else "" for reading, i in likeliest]
+    table["label"] = [call if r.windows else "" for r, call in zip(readings, calls, strict=True)]
     if notes:
         table["note"] = [reading.note for reading in readings]
     return table
 
 
 def run(config: PredictConfig) -> Result:
-    """Write scores.tsv: id, one probability for each class, and the likeliest class, in input order.
+    """Write scores.tsv: id, one probability for each class, and the class called, in input order.
 
+    That is the likeliest class; of two, it goes by the threshold that finetune chose on validation rows.
     Unless records longer than the model's context are errors, a column ``note`` says what became of them.
     Those skipped have no probabilities and no label; those read in windows have the mean of their windows'
     probabilities, in which all windows weigh the same.
@@ -54,7 +58,13 @@ def run(config: PredictConfig) -> Result:
     def build(workspace: Workspace) -> None:
         import pandas as pd
 
-        from pipeline.training.classifier import class_names, enough_memory, load_classifier, load_records
+        from pipeline.training.classifier import (
+            called,
+            class_names,
+            enough_memory,
+            load_classifier,
+            load_records,
+        )
 
         model, codec = load_classifier(config.checkpoint)
         records, context = load_records(config, model, codec)
@@ -65,7 +75,9 @@ def run(config: PredictConfig) -> Result:
             for chunk in track(chunks, len(chunks), "predicting"):
                 readings = [context.read(*record) for record in chunk]
                 probabilities_NC = _probabilities(model, codec, readings, config.batch_size)
-                tables.append(_table(readings, probabilities_NC, names, config.long_sequences != "error"))
+                calls = [names[i] for i in called(model, probabilities_NC)]
+                notes = config.long_sequences != "error"
+                tables.append(_table(readings, probabilities_NC, names, calls, notes))
         workspace.counts |= context.counts(len(records))
         scores = pd.concat(tables)
         scores.to_csv(workspace.path / "scores.tsv", sep="\t", index=False, float_format="%.6g")

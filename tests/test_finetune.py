@@ -9,7 +9,7 @@ import torch
 from datasets import load_from_disk
 from safetensors.torch import load_file
 from sklearn.metrics import accuracy_score, average_precision_score, matthews_corrcoef, roc_auc_score
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, EvalPrediction
 
 import pipeline.finetune
 import pipeline.model  # teaches the Auto classes
@@ -17,8 +17,19 @@ import pipeline.prepare
 from pipeline.artifacts import read_manifest
 from pipeline.config import FinetuneConfig, PrepareConfig
 from pipeline.errors import UserError
+from pipeline.training.classifier import softmax
+from pipeline.training.metrics import (
+    against_rest,
+    among_all,
+    best_threshold,
+    bootstrap,
+    calibration_error,
+    temperature,
+)
 
 TABLE = "model.embeddings.weight"
+QUICK = {"epochs": 1, "controls": []}
+CONTROLS = ["untrained", "gc", "kmers", "positions", "pwm"]
 
 
 @pytest.fixture
@@ -27,7 +38,7 @@ def finetune(finetune_settings, tmp_path):
 
     def run(name="classifier", **changes):
         return pipeline.finetune.run(
-            FinetuneConfig(output=tmp_path / name, **finetune_settings | {"epochs": 1} | changes)
+            FinetuneConfig(output=tmp_path / name, **finetune_settings | QUICK | changes)
         )
 
     return run
@@ -40,13 +51,12 @@ def corpus(rule_folder, tmp_path):
     def make(keep, label="class", **columns):
         rows = pd.read_csv(rule_folder / "rule.tsv", sep="\t", keep_default_na=False).assign(**columns)
         rows[keep(rows)].to_csv(tmp_path / "rows.tsv", sep="\t", index=False)
-        extra = ["kind", "match", "number"]
         config = PrepareConfig(
             output=tmp_path / "corpus",
             input=[tmp_path / "rows.tsv"],
             label_column=label,
             split_column="split",
-            keep_columns=extra,
+            keep_columns=["kind", "match", "number"],
         )
         return pipeline.prepare.run(config).folder
 
@@ -74,7 +84,8 @@ def test_it_learns_an_easy_rule(classifier_folder):
 
 
 def test_each_test_record_is_scored_once_under_its_id(scores, test_rows):
-    assert list(scores) == ["id", "label", "group", "reference", "score", "score_untrained"]
+    controls = [f"score_{name}" for name in CONTROLS]
+    assert list(scores) == ["id", "label", "group", "reference", "score", *controls]
     assert scores["id"].is_unique
     joined = test_rows.merge(scores, on="id", suffixes=("", "_written"))
     assert len(joined) == len(test_rows) == len(scores)
@@ -99,6 +110,76 @@ def test_figures_are_those_of_scikit_learn(classifier_folder, scores):
             expected = roc_auc_score(part["label"] == "promoter", part[column])
             assert figures[name] == pytest.approx(expected, abs=1e-3), (group, name)
         assert figures["n"] == (scores["group"] == group).sum()
+
+
+def judged(positive, score, threshold):
+    return against_rest(positive.astype(int), np.stack([1 - score, score], 1), 1, threshold)
+
+
+def test_every_control_is_measured_at_a_threshold_of_its_own(classifier_folder, scores):
+    metrics = json.loads((classifier_folder / "metrics.json").read_text())["promoter_auroc"]
+    positive, found = (scores["label"] == "promoter").to_numpy(), metrics["controls"]
+    assert set(found) == set(CONTROLS)
+    ours = bootstrap(judged(positive, scores["score"], metrics["at_threshold"]["threshold"]), None, 0)
+    assert len({figures["threshold"] for figures in [metrics["at_threshold"], *found.values()]}) > 3
+    for name, figures in found.items():
+        control = bootstrap(judged(positive, scores[f"score_{name}"], figures["threshold"]), None, 0)
+        for measure in ("mcc", "auroc", "brier"):
+            assert figures[measure] == pytest.approx(control.point[measure], abs=2e-3), (name, measure)
+        for measure, difference in ours.minus(control).items():
+            written = figures["ours_minus_it"][measure]
+            assert written["difference"] == pytest.approx(difference["difference"], abs=2e-3)
+            assert written["interval"] == pytest.approx(difference["interval"], abs=5e-3)
+    assert found["gc"]["mcc"] < found["kmers"]["mcc"] < found["positions"]["mcc"]
+    assert found["untrained"]["auroc"] == pytest.approx(metrics["untrained"])
+
+
+def test_figures_have_intervals_and_the_majority_beside_them(classifier_folder, scores):
+    metrics = json.loads((classifier_folder / "metrics.json").read_text())["promoter_auroc"]
+    positive, chosen = (scores["label"] == "promoter").to_numpy(), metrics["at_threshold"]
+    for figures, threshold in ((metrics | {"auroc": metrics["value"]}, 0.5), (chosen, chosen["threshold"])):
+        expected = bootstrap(judged(positive, scores["score"], threshold), None, 0).summary()
+        for name, interval in expected["intervals"].items():
+            assert figures["intervals"][name] == pytest.approx(interval, abs=5e-3), name
+            assert figures[name] == pytest.approx(expected[name], abs=2e-3), name
+    assert metrics["majority"] == {"class": "background", "accuracy": 0.5}
+    assert metrics["collapsed"] is False
+    assert metrics["controls_left_out"] == {}
+
+
+def logits_of(folder, corpus, split):
+    """The logits of a corpus's rows by tokenizer and Auto class, and their labels."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    rows = load_from_disk(str(corpus))[split]
+    with torch.no_grad():
+        logits = model(**tokenizer(list(rows["sequence"]), padding=True, return_tensors="pt")).logits
+    return logits.numpy().astype(float), np.array(rows["label"])
+
+
+def test_threshold_and_temperature_are_those_of_validation(classifier_folder, rule_folder):
+    """The logits that the checkpoint gives are the calibrated ones."""
+    metrics = json.loads((classifier_folder / "metrics.json").read_text())["promoter_auroc"]
+    decision = json.loads((classifier_folder / "config.json").read_text())["decision"]
+    divisor = metrics["calibration"]["temperature"]
+    threshold = metrics["at_threshold"]["threshold"]
+    assert decision == {"positive": "promoter", "temperature": divisor, "threshold": threshold}
+    assert abs(divisor - 1) > 0.01
+    logits, labels = logits_of(classifier_folder, rule_folder / "corpus", "validation")
+    assert temperature(logits * divisor, labels) == pytest.approx(divisor, rel=1e-3)
+    assert best_threshold(labels == 1, softmax(logits)[:, 1]) == pytest.approx(threshold, abs=1e-5)
+    logits, labels = logits_of(classifier_folder, rule_folder / "corpus", "test")
+    for name, factor in (("expected_error", 1), ("expected_error_before", divisor)):
+        expected = calibration_error(labels, softmax(logits * factor))
+        assert metrics["calibration"][name] == pytest.approx(expected, abs=1e-5), name
+
+
+def test_reloaded_logits_are_those_it_was_judged_by(finetune, rule_folder, monkeypatch):
+    seen, logits = [], pipeline.finetune._logits
+    monkeypatch.setattr(pipeline.finetune, "_logits", lambda *a: seen.append(logits(*a)) or seen[-1])
+    result = finetune()
+    reloaded, _ = logits_of(result.folder, rule_folder / "corpus", "test")
+    assert reloaded == pytest.approx(seen[-1], abs=1e-6)
 
 
 def test_scores_are_the_checkpoints_own(classifier_folder, scores, test_rows):
@@ -176,9 +257,60 @@ def test_the_best_epoch_by_validation_loss_is_kept(finetune, corpus, capsys):
     rows = load_from_disk(str(data))["validation"]
     batch = tokenizer(list(rows["sequence"]), padding=True, return_tensors="pt")
     with torch.no_grad():
-        loss = model(**batch, labels=torch.tensor(rows["label"])).loss
+        logits = model(**batch).logits * model.config.decision["temperature"]
+    loss = torch.nn.functional.cross_entropy(logits, torch.tensor(rows["label"]))
     assert float(loss) == pytest.approx(min(losses), abs=2e-4)
     assert result.metrics()["2_auroc"]["value"] > 0.7
+
+
+@pytest.mark.parametrize("best", [0, 1])
+def test_the_best_epoch_by_mcc_may_be_kept(finetune, monkeypatch, capsys, rule_folder, best):
+    """Whatever the loss says, which falls from epoch to epoch."""
+    mccs = iter([0.9 if epoch == best else 0.1 for epoch in range(3)])
+    monkeypatch.setattr(pipeline.finetune, "_validate", lambda _: {"mcc": next(mccs), "auroc": 0.5})
+    result = finetune(best_by="mcc", epochs=3)
+    losses = [float(loss) for loss in re.findall(r"validation loss ([\d.]+)", capsys.readouterr().err)]
+    logits, labels = logits_of(result.folder, rule_folder / "corpus", "validation")
+    decision = json.loads((result.folder / "config.json").read_text())["decision"]
+    kept = torch.nn.functional.cross_entropy(
+        *map(torch.from_numpy, (logits * decision["temperature"], labels))
+    )
+    assert float(kept) == pytest.approx(losses[best], abs=2e-4)
+    assert losses[0] > losses[1] + 1e-3 > losses[2] + 2e-3
+
+
+def test_epochs_are_measured_by_mcc_and_auroc():
+    rng = np.random.default_rng(0)
+    labels, logits = rng.integers(0, 2, 50), rng.normal(size=(50, 2))
+    found = pipeline.finetune._validate(EvalPrediction(logits.astype(np.float32), labels))
+    assert found["mcc"] == pytest.approx(matthews_corrcoef(labels, logits.argmax(1)))
+    assert found["auroc"] == pytest.approx(roc_auc_score(labels, logits[:, 1] - logits[:, 0]))
+
+
+def test_rows_of_a_cluster_are_resampled_together(finetune, monkeypatch):
+    """By the column that is named, or the one that prepare writes where it splits by cluster."""
+    result = finetune("named", cluster_column="number")
+    table = pd.read_csv(result.folder / "scores.tsv", sep="\t")
+    rows = judged((table["label"] == "promoter").to_numpy(), table["score"], 0.5)
+    numbers = np.array([int(name[1:]) % 4 for name in table["id"]])
+    expected, alone = (bootstrap(rows, c, 0).summary()["intervals"]["brier"] for c in (numbers, None))
+    found = result.metrics()["promoter_auroc"]["intervals"]["brier"]
+    assert found == pytest.approx(expected, abs=1e-4)
+    assert found != pytest.approx(alone, abs=1e-3)
+    monkeypatch.setattr(pipeline.finetune, "CLUSTER", "number")
+    known = finetune("known").metrics()["promoter_auroc"]["intervals"]["brier"]
+    assert known == pytest.approx(expected, abs=1e-4)
+
+
+def test_controls_that_need_one_length_are_left_out(finetune, corpus, capsys):
+    data = corpus(
+        lambda rows: rows["id"] != "", sequence=lambda rows: rows["sequence"].str[:39] + rows["id"].map(tail)
+    )
+    metrics = finetune(data=data, controls=["gc", "pwm"]).metrics()["promoter_auroc"]
+    why = "sequences are of 39 to 42 letters, not of one length"
+    assert metrics["controls_left_out"] == {"pwm": why}
+    assert f"control pwm is left out: {why}" in capsys.readouterr().err
+    assert set(metrics["controls"]) == {"gc"}
 
 
 def test_another_class_may_be_the_positive_one(finetune):
@@ -198,6 +330,13 @@ def test_groups_may_be_numbers_and_classes_many(finetune, corpus):
     assert metrics["value"] > 0.8
     config = json.loads((result.folder / "config.json").read_text())
     assert config["id2label"] == {"0": "1", "1": "2", "2": "3"}
+    assert set(config["decision"]) == {"positive", "temperature"}
+    logits, labels = logits_of(result.folder, data, "test")
+    expected = bootstrap(among_all(labels, softmax(logits)), None, 0).summary()
+    for name in ("mcc", "f1", "auroc", "accuracy"):
+        assert metrics["macro"][name] == pytest.approx(expected[name], abs=1e-5), name
+        assert metrics["macro"]["intervals"][name] == pytest.approx(expected["intervals"][name], abs=1e-4)
+    assert metrics["macro"]["accuracy"] == accuracy_score(labels, logits.argmax(1))
     assert {"group"} < set(pd.read_csv(result.folder / "scores.tsv", sep="\t"))
 
 
@@ -228,6 +367,65 @@ def test_a_class_that_is_not_among_the_scored_rows_has_no_area(finetune, corpus,
     metrics = finetune(data=data, epochs=3).metrics()["promoter_auroc"]
     assert metrics["value"] is None
     assert (metrics["n_positive"], metrics["n_negative"]) == (0, 60)
+    assert all(metrics[name] is None for name in ("mcc", "f1", "sensitivity", "auprc"))
+    assert metrics["intervals"]["auroc"] is None
+    assert 0 <= metrics["specificity"] <= 1
+    said = capsys.readouterr().err
+    assert "promoter on the test split: at threshold" in said
+    assert "MCC n/a, AUROC n/a, accuracy" in said
+
+
+# -- collapse
+
+
+@pytest.fixture
+def ends_in(monkeypatch):
+    """Let training end in scores that are all above a half for promoters, and else noise of this size."""
+
+    def flatten(noise):
+        def fit(config, model, *_):
+            with torch.no_grad():
+                model.classifier.weight.mul_(noise)
+                model.classifier.bias.copy_(torch.tensor([0.0, 1.0]))
+
+        monkeypatch.setattr(pipeline.finetune, "_fit", fit)
+
+    return flatten
+
+
+def test_training_that_ends_in_one_class_is_an_error(finetune, ends_in, tmp_path):
+    ends_in(0.0)
+    message = r"^training collapsed: the classifier calls every validation sequence 'promoter'; pass another"
+    with pytest.raises(UserError, match=message) as error:
+        finetune()
+    assert "\n" not in str(error.value)
+    assert "--allow-collapse true" in str(error.value)
+    assert not list(tmp_path.glob("*classifier*"))
+
+
+def test_one_class_but_for_a_threshold_in_the_noise_is_collapse_too(finetune, ends_in, tmp_path):
+    ends_in(1e-3)
+    message = r"sequence 'promoter' at a threshold of 0.5, and is no better than chance at the one it has;"
+    with pytest.raises(UserError, match=message):
+        finetune()
+    assert not list(tmp_path.glob("*classifier*"))
+
+
+def test_collapse_may_be_allowed_and_goes_on_record(finetune, ends_in, capsys):
+    ends_in(0.0)
+    result = finetune(allow_collapse=True)
+    said = capsys.readouterr().err
+    assert "warning: training collapsed: the classifier calls every validation sequence 'promoter'" in said
+    metrics = result.metrics()["promoter_auroc"]
+    assert metrics["collapsed"] is True
+    assert (metrics["mcc"], metrics["value"], metrics["accuracy"]) == (0, 0.5, 0.5)
+
+
+def test_training_that_diverges_says_so(finetune, tmp_path):
+    message = r"^learning_rate: 1e\+30: training diverged, the scores are no numbers; pass a smaller"
+    with pytest.raises(UserError, match=message):
+        finetune(learning_rate=1e30, allow_collapse=True)
+    assert not list(tmp_path.glob("*classifier*"))
 
 
 # -- mistakes
@@ -246,6 +444,7 @@ def test_a_class_that_is_not_among_the_scored_rows_has_no_area(finetune, corpus,
         ({"positive": "enhancer"}, "positive: 'enhancer' is no class of .*: background, promoter"),
         ({"group_column": "species"}, "group_column: 'species' is no column of .*; its columns: id, "),
         ({"reference_column": "best"}, "reference_column: 'best' is no column of .*; its columns: id, "),
+        ({"cluster_column": "best"}, r"cluster_column: 'best' is no column of .*; its columns: id, "),
         ({"reference_column": "kind"}, "reference_column: 'kind' of .* is not a number in every row"),
     ],
 )
@@ -266,6 +465,27 @@ def test_a_corpus_must_have_rows_to_learn_from_and_to_score(finetune, corpus):
 def test_a_corpus_without_train_is_refused(finetune, corpus):
     with pytest.raises(UserError, match="has only validation, test; prepare it with train"):
         finetune(data=corpus(lambda rows: rows["split"] != "train"))
+
+
+def test_a_class_that_train_lacks_is_named(finetune, corpus):
+    data = corpus(lambda rows: (rows["split"] != "train") | (rows["class"] == "background"))
+    with pytest.raises(
+        UserError, match=r"data: .* has no row of class 'promoter' in its train split; prepare"
+    ):
+        finetune(data=data)
+
+
+def test_one_class_is_nothing_to_tell_apart(finetune, corpus):
+    with pytest.raises(UserError, match=r"data: .* has no class but 'promoter' in its train split; prepare"):
+        finetune(data=corpus(lambda rows: rows["class"] == "promoter"))
+
+
+def test_a_choice_by_what_validation_leaves_undefined_is_refused(finetune, corpus):
+    data = corpus(lambda rows: (rows["split"] != "validation") | (rows["class"] == "background"))
+    with pytest.raises(
+        UserError, match=r"^best_by: mcc needs validation rows of every class, which .* lacks; "
+    ):
+        finetune(data=data, best_by="mcc")
 
 
 def test_a_model_of_another_alphabet_is_refused(finetune, rule_folder, tmp_path, tokenizer_folder):

@@ -1,3 +1,6 @@
+import json
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -48,7 +51,8 @@ def test_every_record_has_a_row_in_input_order(predict, sequences, classifier_fo
         logits = [model(**tokenizer(s, return_tensors="pt")).logits[0] for _, s in sequences]
     expected = torch.stack(logits).softmax(1).numpy()
     assert table[COLUMNS[1:3]].to_numpy() == pytest.approx(expected, abs=1e-5)
-    assert list(table["label"]) == [COLUMNS[1 + i] for i in expected.argmax(1)]
+    above = expected[:, 1] > model.config.decision["threshold"]
+    assert list(table["label"]) == [COLUMNS[1 + i] for i in above.astype(int)]
     labels = {name: int((table["label"] == name).sum()) for name in COLUMNS[1:3]}
     assert min(labels.values()) > 10
     assert result.manifest["counts"] == {"read": 120, "scored": 120, "labels": labels}
@@ -60,6 +64,22 @@ def test_they_are_the_scores_that_finetune_wrote(predict, rule_folder, classifie
     written = pd.read_csv(classifier_folder / "scores.tsv", sep="\t")
     assert list(table["id"]) == list(written["id"])
     assert table["promoter"].to_numpy() == pytest.approx(written["score"].to_numpy(), abs=1e-5)
+
+
+def test_two_classes_are_called_by_the_threshold_that_finetune_chose(
+    predict, sequences, classifier_folder, tmp_path
+):
+    table, _ = predict(sequences)
+    for positive, other in (("promoter", "background"), ("background", "promoter")):
+        highest = np.sort(table[positive])[-30:]
+        threshold = float(highest[:-1][np.diff(highest).argmax()] + np.diff(highest).max() / 2)
+        copy = shutil.copytree(classifier_folder, tmp_path / positive)
+        config = json.loads((copy / "config.json").read_text())
+        config["decision"] |= {"positive": positive, "threshold": threshold}
+        (copy / "config.json").write_text(json.dumps(config))
+        called = predict(sequences, f"{positive} scores", checkpoint=copy)[0]["label"]
+        assert (called == np.where(table[positive] > threshold, positive, other)).all()
+        assert (called != table["label"]).any(), "the threshold changes nothing: nothing is tested"
 
 
 @pytest.mark.parametrize("size", [1, 7, 500])

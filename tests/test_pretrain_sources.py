@@ -191,7 +191,7 @@ def test_a_compiled_network_takes_the_same_steps_and_is_saved_under_clean_names(
 def test_a_dry_run_says_the_plan_and_writes_nothing(sources, tmp_path, capsys):
     pipeline.pretrain.run(config_of(list(sources), tmp_path / "out", dry_run=True))
     said = capsys.readouterr().err
-    assert "3 steps of 400 letters (421 tokens)" in said
+    assert "3 steps of 400 letters (420 tokens)" in said
     assert "FLOPs per token" in said
     assert "of memory for each of 1 process(es)" in said
     assert "step 1" not in said

@@ -14,6 +14,7 @@ AUTO_MAP = {
     "AutoModelForMaskedLM": "modeling_strand.StrandForMaskedLM",
     "AutoModelForSequenceClassification": "modeling_strand.StrandForSequenceClassification",
 }
+VERSION = 1  # of the settings and of the names and shapes of the weights
 CHOICES = {
     "norm": ("rmsnorm", "layernorm"),
     "norm_bias": ("all", "layers", "none"),
@@ -43,6 +44,8 @@ class StrandConfig(PreTrainedConfig):
 
     ESM-2's shape is layernorm, gelu, use_bias, token_dropout and a dense head; ESM C's is layernorm with
     norm_bias layers, qk_norm over the model, residual_scale (36 / layers)^0.5 and a dense, untied head.
+
+    ``strand_version`` is that of the code that wrote a checkpoint; code of another version refuses it.
     """
 
     model_type = "strand"
@@ -81,6 +84,7 @@ class StrandConfig(PreTrainedConfig):
     alphabet: str = "dna"
     k: int = 1
     overlapping: bool = False
+    strand_version: int = VERSION
     auto_map: dict | None = None
 
     def __post_init__(self, **kwargs):
@@ -94,6 +98,12 @@ class StrandConfig(PreTrainedConfig):
 
     def validate_architecture(self):
         """Refuse sizes that the heads cannot have, and options that do not exist or do not go together."""
+        if self.strand_version != VERSION:
+            age = "newer" if self.strand_version > VERSION else "older"
+            raise ValueError(
+                f"strand_version={self.strand_version}: written by {age} code, and this reads {VERSION}: "
+                "use the strandlm that wrote it, or, without strandlm, its own code (trust_remote_code=True)"
+            )
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}")

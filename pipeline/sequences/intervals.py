@@ -49,7 +49,7 @@ _AFFIXES = re.compile(r"^(chromosome|chrom|chr)[_ ]?|\.[0-9]+$")
 _MITOCHONDRION = {"mt": "m", "mito": "m", "mtdna": "m"}
 
 
-class _UnusableError(UserError):
+class UnusableError(UserError):
     """Why an interval cannot be used, and what it is counted as if it is skipped."""
 
     def __init__(self, text: str, reason: str = "bad_records"):
@@ -71,7 +71,7 @@ class _Interval:
     reference: str | None = None
 
 
-Handler = Callable[[Path, int, _UnusableError], None]
+Handler = Callable[[Path, int, UnusableError], None]
 
 
 @dataclass
@@ -147,7 +147,7 @@ def read_intervals(
     notes = Notes() if notes is None else notes
     paths = find_files(paths, notes, FORMATS)
     surveys = [_survey(path, feature, keep, _handler(on_bad, None)) for path in paths]
-    with _indexed(genome, notes) as index:
+    with open_indexed(genome, notes) as index:
         known = index.index.keys()
         for survey in surveys:
             _check_names(survey, genome, known, on_bad, notes)
@@ -160,7 +160,7 @@ def read_intervals(
 def _handler(on_bad: str, notes: Notes | None) -> Handler:
     """Return what is done about an interval that cannot be used: stop, count and tell it, or nothing yet."""
 
-    def handle(path: Path, line: int, fault: _UnusableError) -> None:
+    def handle(path: Path, line: int, fault: UnusableError) -> None:
         text = f"{path}: line {line}: {fault}"
         if on_bad == "error":
             raise UserError(f"{text}; correct it, or leave such intervals out (--on-bad-record skip)")
@@ -181,13 +181,13 @@ def _survey(path: Path, feature: str | None, keep: Sequence[str], handle: Handle
     if not survey.chromosomes:
         others = _read(path, None, handle) if feature else ()
         types = dict.fromkeys(interval.fields["type"] for _, interval in others)
-        wanted = f"of type {feature!r}; the types are {_list(types)}" if types else "in it; nothing to read"
+        wanted = f"of type {feature!r}; the types are {listed(types)}" if types else "in it; nothing to read"
         raise UserError(f"{path}: no usable interval {wanted}")
     for name in keep:
         if name in COLUMNS:
             raise UserError(f"{path}: {name!r} is kept of every interval; leave it out of keep_columns")
         if name not in survey.fields:
-            raise UserError(f"{path}: no field {name!r} to keep; the fields are {_list(survey.fields)}")
+            raise UserError(f"{path}: no field {name!r} to keep; the fields are {listed(survey.fields)}")
     return survey
 
 
@@ -200,7 +200,7 @@ def _records(
             continue
         try:
             start, end, letters = cut(interval)
-        except _UnusableError as fault:
+        except UnusableError as fault:
             handle(path, line, fault)
             continue
         usable += 1
@@ -251,7 +251,7 @@ class _Cutter:
         """Return where the window starts and ends, and its letters on the interval's strand.
 
         Raises:
-            _UnusableError: the interval or its window leaves the record, or a letter has no complement.
+            UnusableError: the interval or its window leaves the record, or a letter has no complement.
         """
         start, end = self._place(interval)
         letters = self._fetch(interval.chromosome, start, end)
@@ -260,14 +260,14 @@ class _Cutter:
         try:
             return start, end, reverse_complement(letters)
         except UserError as error:
-            raise _UnusableError(str(error), "bad_letters") from None
+            raise UnusableError(str(error), "bad_letters") from None
 
     def _place(self, interval: _Interval) -> tuple[int, int]:
         """Return the window with its start on the record."""
         name = interval.chromosome
         length, circular = self.index.index[name].rlen, name in self.joined
         if interval.end > length and not (circular and interval.start < length):
-            raise _UnusableError(f"the interval ends at {interval.end}, but {name!r} has {length} bases")
+            raise UnusableError(f"the interval ends at {interval.end}, but {name!r} has {length} bases")
         if interval.reference:
             self._check_reference(interval, interval.reference)
         start, end = self._window(interval)
@@ -276,7 +276,7 @@ class _Cutter:
         if circular or start < 0 or end > length:
             hint = "and may not meet itself" if circular else "and is linear (if its ends join: --circular)"
             text = f"the window {start} to {end} leaves {name!r}, which has {length} bases {hint}"
-            raise _UnusableError(text, "outside_genome")
+            raise UnusableError(text, "outside_genome")
         return start, end
 
     def _check_reference(self, interval: _Interval, reference: str) -> None:
@@ -284,7 +284,7 @@ class _Cutter:
         if found.upper() != reference.upper():
             place = f"base {interval.start + 1} of {interval.chromosome!r}"
             text = f"the reference allele is {reference!r}, but the genome has {found!r} from {place} on"
-            raise _UnusableError(f"{text}; is it the genome that was called?", "reference_mismatch")
+            raise UnusableError(f"{text}; is it the genome that was called?", "reference_mismatch")
 
     def _window(self, interval: _Interval) -> tuple[int, int]:
         start, end, reverse = interval.start, interval.end, interval.strand == "-"
@@ -306,7 +306,7 @@ class _Cutter:
 
 
 @contextmanager
-def _indexed(genome: Path, notes: Notes) -> Iterator["Faidx"]:
+def open_indexed(genome: Path, notes: Notes) -> Iterator["Faidx"]:
     """Copy a genome into a temporary folder, one line for every record, and index the copy."""
     from pyfaidx import Faidx
 
@@ -343,7 +343,7 @@ def _joined(circular: Sequence[str], genome: Path, known: KeysView[str]) -> set[
         return set(known)
     for name in circular:
         if name not in known:
-            raise UserError(f"{genome}: no record {name!r} to be circular; the records are {_list(known)}")
+            raise UserError(f"{genome}: no record {name!r} to be circular; the records are {listed(known)}")
     return set(circular)
 
 
@@ -355,7 +355,7 @@ def _check_names(survey: _Survey, genome: Path, known: KeysView[str], on_bad: st
     lost = sum(survey.chromosomes[name] for name in unknown)
     text = (
         f"{survey.path}: {lost} of {survey.chromosomes.total()} intervals are on chromosomes that {genome} "
-        f"does not have: {_list(unknown)}; it has {_list(known)}; {_suggestion(unknown, known)}"
+        f"does not have: {listed(unknown)}; it has {listed(known)}; {suggestion(unknown, known)}"
     )
     if len(unknown) == len(survey.chromosomes):
         raise UserError(text)
@@ -365,7 +365,8 @@ def _check_names(survey: _Survey, genome: Path, known: KeysView[str], on_bad: st
     say(f"{text}; skipped")
 
 
-def _suggestion(unknown: list[str], known: KeysView[str]) -> str:
+def suggestion(unknown: list[str], known: KeysView[str]) -> str:
+    """Return what to do about names of chromosomes that the genome does not have."""
     plain = {_plain(name): name for name in known}
     pairs = [f"{plain[_plain(name)]!r} for {name!r}" for name in unknown if _plain(name) in plain]
     if not pairs:
@@ -379,7 +380,8 @@ def _plain(name: str) -> str:
     return _MITOCHONDRION.get(plain, plain)
 
 
-def _list(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """Return names for a message, the first few of many."""
     shown = [repr(name) for name in names]
     rest = f" and {len(shown) - LISTED} more" if len(shown) > LISTED else ""
     return ", ".join(shown[:LISTED]) + rest
@@ -393,20 +395,20 @@ def _read(path: Path, feature: str | None, handle: Handler) -> Iterator[tuple[in
     bed = form in ("bed", "narrowpeak")
     if form not in ("gff3", "gtf") and feature:
         raise UserError(f"{path}: {form} has no types of features; leave out feature {feature!r}")
-    parse = _parse_vcf if form == "vcf" else partial(_parse_bed, form=form)
+    parse = parse_vcf if form == "vcf" else partial(_parse_bed, form=form)
     if form in ("gff3", "gtf"):
         parse = partial(_parse_gff, feature=feature)
-    for number, line in _lines(path, bed):
+    for number, line in numbered_lines(path, bed):
         try:
             interval = parse(line)
-        except _UnusableError as fault:
+        except UnusableError as fault:
             handle(path, number, fault)
         else:
             if interval:
                 yield number, interval
 
 
-def _lines(path: Path, bed: bool) -> Iterator[tuple[int, str]]:
+def numbered_lines(path: Path, bed: bool) -> Iterator[tuple[int, str]]:
     """Yield the lines that should hold an interval, with their numbers."""
     number = 0
     try:
@@ -426,13 +428,13 @@ def _parse_bed(line: str, form: str) -> _Interval:
     names = _BED if form == "bed" else _NARROWPEAK
     least = 3 if form == "bed" else 10
     if not least <= len(cells) <= 3 + len(names):
-        raise _UnusableError(f"{len(cells)} columns; {form} has {'3 to 12' if form == 'bed' else '10'}")
+        raise UnusableError(f"{len(cells)} columns; {form} has {'3 to 12' if form == 'bed' else '10'}")
     fields = dict(zip(names, cells[3:], strict=False))
     strand = _strand(fields.pop("strand", "."))
     start, end = _span(cells[1], cells[2], first=0)
     peak = _number(fields.get("peak", "-1"))
     if peak >= end - start:
-        raise _UnusableError(f"the summit, {peak} after the start, is not in the interval {start} to {end}")
+        raise UnusableError(f"the summit, {peak} after the start, is not in the interval {start} to {end}")
     name = fields.get("name", "")
     name = "" if name == "." else name
     return _Interval(cells[0], start, end, strand, name, fields, start + peak if peak >= 0 else None)
@@ -442,7 +444,7 @@ def _parse_gff(line: str, feature: str | None) -> _Interval | None:
     """Return the feature of a line, unless it is of another type than the one wanted."""
     cells = [cell.strip() for cell in line.split("\t")]
     if len(cells) != 9:
-        raise _UnusableError(f"{len(cells)} columns; GFF and GTF have 9, separated by tabs")
+        raise UnusableError(f"{len(cells)} columns; GFF and GTF have 9, separated by tabs")
     chromosome, source, kind, first, last, score, strand, phase, text = cells
     if feature and kind != feature:
         return None
@@ -454,17 +456,17 @@ def _parse_gff(line: str, feature: str | None) -> _Interval | None:
     return _Interval(chromosome, start, end, _strand(strand), name, fields)
 
 
-def _parse_vcf(line: str) -> _Interval:
+def parse_vcf(line: str) -> _Interval:
     """Return the bases of the reference allele of a variant."""
     cells = line.split("\t")
     if len(cells) < 8:
-        raise _UnusableError(f"{len(cells)} columns; VCF has 8 or more, separated by tabs")
+        raise UnusableError(f"{len(cells)} columns; VCF has 8 or more, separated by tabs")
     chromosome, position, name, reference, *rest = cells[:8]
     start = _number(position) - 1
     if start < 0:
-        raise _UnusableError(f"the position {position} is before the first base, which is 1")
+        raise UnusableError(f"the position {position} is before the first base, which is 1")
     if not reference.isalpha():
-        raise _UnusableError(f"the reference allele is {reference!r}, which are no bases")
+        raise UnusableError(f"the reference allele is {reference!r}, which are no bases")
     names = ["ref", "alt", "qual", "filter", "info"]
     fields = dict(zip(names, [reference, *rest], strict=True))
     name = "" if name == "." else name
@@ -488,19 +490,19 @@ def _span(start: str, end: str, first: int) -> tuple[int, int]:
     """Return an interval, 0-based and half-open, from one whose first base has the number ``first``."""
     span = _number(start) - first, _number(end)
     if span[0] < 0:
-        raise _UnusableError(f"the start {start} is before the first base, which is {first}")
+        raise UnusableError(f"the start {start} is before the first base, which is {first}")
     if span[0] >= span[1]:
-        raise _UnusableError(f"no base from {start} to {end}; the start comes first")
+        raise UnusableError(f"no base from {start} to {end}; the start comes first")
     return span
 
 
 def _number(text: str) -> int:
     if not _NUMBER.fullmatch(text):
-        raise _UnusableError(f"{text!r} is not a whole number")
+        raise UnusableError(f"{text!r} is not a whole number")
     return int(text)
 
 
 def _strand(text: str) -> str:
     if text not in _STRANDS:
-        raise _UnusableError(f"the strand is {text!r}, not + or - (or . for none)")
+        raise UnusableError(f"the strand is {text!r}, not + or - (or . for none)")
     return _STRANDS[text]

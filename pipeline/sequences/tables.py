@@ -20,7 +20,7 @@ def read_table(source: Source, file: BinaryIO, delimiter: str) -> Iterator[Recor
     Raises:
         UserError: a column is missing, the text is damaged, or a row is bad (unless those are to be skipped).
     """
-    rows = _table_rows(source, file, delimiter)
+    rows = table_rows(source, file, delimiter)
     _, header = next(rows, (1, []))
     names = [name.strip() for name in header]
     if names:
@@ -33,7 +33,7 @@ def read_table(source: Source, file: BinaryIO, delimiter: str) -> Iterator[Recor
             source.refuse(f"line {line}", fault, f"quote cells that hold {delimiter!r}")
 
 
-def _table_rows(source: Source, file: BinaryIO, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def table_rows(source: Source, file: BinaryIO, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows that are not blank, with the line each begins on."""
     csv.field_size_limit(sys.maxsize)
     reader = csv.reader(io.TextIOWrapper(file, "utf-8", newline=""), delimiter=delimiter, strict=True)

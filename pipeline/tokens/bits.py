@@ -198,7 +198,7 @@ def can_hide_one(codec: Codec) -> bool:
 
 
 @dataclass(frozen=True)
-class _Question:
+class Question:
     """A window as it is shown, ``ids`` (T,), and what is asked about it.
 
     Entry n of the others, (N,), asks for the letter ``letter[n]`` at place ``offset[n]`` of the token at
@@ -216,7 +216,7 @@ class _Question:
     unseen: int
 
 
-def _ask(text: HiddenText, window: int, codec: Codec) -> _Question:
+def _ask(text: HiddenText, window: int, codec: Codec) -> Question:
     """Mask all tokens that touch a hidden letter, and say where each hidden letter is to be read."""
     codes_L, places, hidden_L = text.windows[window], text.places[window], text.hidden(window)
     tokens = codec.tokens(codes_L)
@@ -228,7 +228,7 @@ def _ask(text: HiddenText, window: int, codec: Codec) -> _Question:
         token = np.flatnonzero(masked_T)
         places, joint = tokens.starts[token], np.ones(len(token), bool)
     ids = np.where(masked_T, codec.special("mask"), tokens.ids)
-    return _Question(
+    return Question(
         ids=np.concatenate(([codec.special("cls")], ids, [codec.special("eos")])),
         token=token + 1,
         answer=tokens.ids[token].astype(np.int64),
@@ -236,11 +236,11 @@ def _ask(text: HiddenText, window: int, codec: Codec) -> _Question:
         letter=codes_L[places].astype(np.int64),
         offset=places - tokens.starts[token],
         joint=joint,
-        unseen=int((_unseen(tokens, masked_T, len(codes_L)) & ~hidden_L).sum()),
+        unseen=int((uncovered(tokens, masked_T, len(codes_L)) & ~hidden_L).sum()),
     )
 
 
-def _unseen(tokens: Tokens, masked_T: np.ndarray, size: int) -> np.ndarray:
+def uncovered(tokens: Tokens, masked_T: np.ndarray, size: int) -> np.ndarray:
     """Return (size,) whether no visible token covers a letter."""
     shown = np.zeros(size + 1, int)
     np.add.at(shown, tokens.starts[~masked_T], 1)
@@ -248,11 +248,12 @@ def _unseen(tokens: Tokens, masked_T: np.ndarray, size: int) -> np.ndarray:
     return np.cumsum(shown)[:-1] == 0
 
 
-def _joined(questions: list[_Question], name: str) -> np.ndarray:
+def _joined(questions: list[Question], name: str) -> np.ndarray:
     return np.concatenate([getattr(question, name) for question in questions])
 
 
-def _batches(questions: list[_Question], budget: int) -> Iterator[list[int]]:
+def question_batches(questions: list[Question], budget: int) -> Iterator[list[int]]:
+    """Yield which questions to ask together: of similar length, ``budget`` tokens at most, or one."""
     batch: list[int] = []
     for i in np.argsort([len(q.ids) for q in questions], kind="stable"):
         if batch and (len(batch) + 1) * len(questions[i].ids) > budget:
@@ -263,7 +264,7 @@ def _batches(questions: list[_Question], budget: int) -> Iterator[list[int]]:
         yield batch
 
 
-def _logits(model, codec: Codec, questions: list[_Question]) -> torch.Tensor:
+def question_logits(model, codec: Codec, questions: list[Question]) -> torch.Tensor:
     """Return the logits (N, V) of all tokens asked for."""
     width = max(len(question.ids) for question in questions)
     ids = np.full((len(questions), width), codec.special("pad"), np.int64)
@@ -272,14 +273,15 @@ def _logits(model, codec: Codec, questions: list[_Question]) -> torch.Tensor:
     flat = np.concatenate([row * width + question.token for row, question in enumerate(questions)])
     device = next(model.parameters()).device
     inputs = torch.from_numpy(ids).to(device)
-    return model(
+    logits_NV = model(
         input_ids=inputs,
         attention_mask=(inputs != codec.special("pad")).long(),
         target_positions=torch.from_numpy(flat).to(device),
-    ).logits.float()
+    ).logits
+    return logits_NV[:, : len(codec.vocabulary)].float()  # some networks have room for more tokens
 
 
-def _letter_bits(logits_NV: torch.Tensor, questions: list[_Question], codec: KmerCodec) -> np.ndarray:
+def bits_of_letters(logits_NV: torch.Tensor, questions: list[Question], codec: KmerCodec) -> np.ndarray:
     """Return (N,) the bits of each letter, summed over the tokens that have it at the same place."""
     offset, letter = _joined(questions, "offset"), _joined(questions, "letter")
     bits = np.empty(len(letter))
@@ -293,7 +295,7 @@ def _letter_bits(logits_NV: torch.Tensor, questions: list[_Question], codec: Kme
     return bits
 
 
-def _token_bits(logits_NV: torch.Tensor, questions: list[_Question], real_V: np.ndarray) -> np.ndarray:
+def bits_of_tokens(logits_NV: torch.Tensor, questions: list[Question], real_V: np.ndarray) -> np.ndarray:
     """Return the bits of the tokens of ``joint``, among all tokens ``real_V`` that could stand there."""
     rows = np.flatnonzero(_joined(questions, "joint"))
     column = np.cumsum(real_V) - 1
@@ -308,7 +310,7 @@ def _bits(probabilities_NA: torch.Tensor, answer_N: np.ndarray) -> np.ndarray:
     return -np.log2(chosen.double().cpu().numpy())
 
 
-def _real_tokens(codec: Codec) -> np.ndarray:
+def real_tokens(codec: Codec) -> np.ndarray:
     """Return (V,) which tokens hidden text is made of: k-mers of real letters, or pieces of any length."""
     letters = set(codec.letters[: codec.n_real])
     real_V = np.zeros(len(codec.vocabulary), bool)
@@ -351,15 +353,15 @@ def score(model, codec: Codec, text: HiddenText, budget: int = 16_384) -> Scored
     """Return what a network says of hidden text, shown in batches of at most ``budget`` tokens."""
     model.eval()
     questions = [_ask(text, window, codec) for window in range(len(text.windows))]
-    real_V = _real_tokens(codec)
+    real_V = real_tokens(codec)
     letter_bits, token_bits, order = [], [], []
-    for batch in _batches(questions, min(budget, LOGITS // len(codec.vocabulary))):
+    for batch in question_batches(questions, min(budget, LOGITS // len(codec.vocabulary))):
         chosen = [questions[i] for i in batch]
-        logits_NV = _logits(model, codec, chosen)
+        logits_NV = question_logits(model, codec, chosen)
         order += batch
-        token_bits.append(_token_bits(logits_NV, chosen, real_V))
+        token_bits.append(bits_of_tokens(logits_NV, chosen, real_V))
         if isinstance(codec, KmerCodec):
-            letter_bits.append(_letter_bits(logits_NV, chosen, codec))
+            letter_bits.append(bits_of_letters(logits_NV, chosen, codec))
     joint_of = np.repeat(order, [questions[i].joint.sum() for i in order])
     joint = np.concatenate(token_bits)[np.argsort(joint_of, kind="stable")]
     unseen = sum(question.unseen for question in questions)

@@ -24,13 +24,13 @@ import torch
 
 from pipeline.tokens.bits import (
     LOGITS,
-    _batches,
-    _letter_bits,
-    _logits,
-    _Question,
-    _real_tokens,
-    _token_bits,
-    _unseen,
+    Question,
+    bits_of_letters,
+    bits_of_tokens,
+    question_batches,
+    question_logits,
+    real_tokens,
+    uncovered,
 )
 from pipeline.tokens.kmers import Codec, KmerCodec, Tokens
 from pipeline.tokens.masking import touched
@@ -90,7 +90,7 @@ def _answers(model, codec: Codec, asked: Sequence[Asked], budget: int) -> Iterat
             yield -log(2) * bits_E.reshape(len(each.choices), -1).sum(1), question.unseen > 0
 
 
-def _question(asked: Asked, codec: Codec) -> _Question:
+def _question(asked: Asked, codec: Codec) -> Question:
     """Mask all tokens that touch a hidden letter; every choice asks for the same M tokens, one after another.
 
     Hidden tokens of one letter, where k-mers do not overlap, are read as single letters.
@@ -111,8 +111,8 @@ def _question(asked: Asked, codec: Codec) -> _Question:
         letters_AM, answers_AM = _chosen(asked, token_M, codec)
     A = len(choices_AP)
     shown = np.where(masked_T, codec.special("mask"), tokens.ids)
-    unseen_L = _unseen(tokens, masked_T, len(asked.codes)) & ~hidden_L
-    return _Question(
+    unseen_L = uncovered(tokens, masked_T, len(asked.codes)) & ~hidden_L
+    return Question(
         ids=np.concatenate(([codec.special("cls")], shown, [codec.special("eos")])),
         token=np.tile(token_M + 1, A),
         answer=answers_AM.astype(np.int64).ravel(),
@@ -140,20 +140,20 @@ def _chosen(asked: Asked, token_M: np.ndarray, codec: Codec) -> tuple[np.ndarray
 
 
 @torch.no_grad()
-def _entry_bits(model, codec: Codec, questions: list[_Question], budget: int) -> list[np.ndarray]:
+def _entry_bits(model, codec: Codec, questions: list[Question], budget: int) -> list[np.ndarray]:
     """Return the bits of every entry of each question."""
     model.eval()
-    real_V = _real_tokens(codec)
+    real_V = real_tokens(codec)
     found = [np.empty(0)] * len(questions)
-    for batch in _batches(questions, min(budget, LOGITS // len(codec.vocabulary))):
+    for batch in question_batches(questions, min(budget, LOGITS // len(codec.vocabulary))):
         chosen = [questions[i] for i in batch]
-        logits_NV = _logits(model, codec, chosen)
+        logits_NV = question_logits(model, codec, chosen)
         joint_N = np.concatenate([question.joint for question in chosen])
         bits_N = np.empty(len(joint_N))
         if not joint_N.all():
             assert isinstance(codec, KmerCodec)
-            bits_N = _letter_bits(logits_NV, chosen, codec)
-        bits_N[joint_N] = _token_bits(logits_NV, chosen, real_V)
+            bits_N = bits_of_letters(logits_NV, chosen, codec)
+        bits_N[joint_N] = bits_of_tokens(logits_NV, chosen, real_V)
         ends = np.cumsum([len(question.token) for question in chosen])
         for i, bits in zip(batch, np.split(bits_N, ends[:-1]), strict=True):
             found[i] = bits
@@ -259,3 +259,80 @@ def window_around(
         return None
     begin = min(max(0, (first + stop - size) // 2), max(0, len(tokens.ids) - size))
     return window(tokens, codes_L, begin, min(begin + size, len(tokens.ids)))
+
+
+def text_likelihoods(
+    model, codec: Codec, texts: Sequence[str], size: int, budget: int
+) -> dict[str, Likelihood]:
+    """Return the pseudo-log-likelihoods of those clean texts that have ``size`` tokens at most."""
+    readings = {}
+    for text in texts:
+        codes_L = codec.codes(text)
+        tokens = codec.tokens(codes_L)
+        if len(tokens.ids) <= size:
+            readings[text] = Reading(text, tokens, np.array([[0, len(tokens.ids)]])), codes_L
+    found = pseudo_log_likelihoods(model, codec, list(readings.values()), budget)
+    return dict(zip(readings, found, strict=True))
+
+
+# -- changes of texts
+
+
+Change = tuple[str, tuple[int, ...], str]
+
+
+class Marginals:
+    """Masked marginals of many changes; each text is shown once for every set of places that change in it.
+
+    Args:
+        codec: codec of the model's tokenizer, not one of byte pairs: other letters are other pairs.
+        size: tokens of the model's context, without specials.
+    """
+
+    def __init__(self, codec: Codec, size: int):
+        self.codec = codec
+        self.size = size
+        self._texts: dict[str, tuple[np.ndarray, Tokens]] = {}
+        self._choices: dict[tuple[str, tuple[int, ...]], dict[str, int]] = {}
+
+    def add(self, old: str, new: str) -> Change | None:
+        """Take down a change and return the key of its answer; None if its places do not fit in one window.
+
+        Args:
+            old: clean letters; of a long text the model sees a window with the change in the middle.
+            new: as many letters; those that differ are real ones in both.
+        """
+        assert old != new
+        if old not in self._texts:
+            codes_L = self.codec.codes(old)
+            self._texts[old] = codes_L, self.codec.tokens(codes_L)
+        places = tuple(i for i, (one, other) in enumerate(zip(old, new, strict=True)) if one != other)
+        if (old, places) not in self._choices:
+            if self._window(old, places) is None:
+                return None
+            self._choices[old, places] = {"".join(old[place] for place in places): 0}
+        choices = self._choices[old, places]
+        letters = "".join(new[place] for place in places)
+        choices.setdefault(letters, len(choices))
+        return old, places, letters
+
+    def answers(self, model, budget: int) -> dict[Change, float]:
+        """Return by key the masked marginals, in nats: below 0 where the old text is likelier."""
+        asked = [self._asked(*key, list(choices)) for key, choices in self._choices.items()]
+        found = log_probabilities(model, self.codec, asked, budget)
+        return {
+            (*key, letters): float(nats_A[row] - nats_A[0])
+            for (key, choices), nats_A in zip(self._choices.items(), found, strict=True)
+            for letters, row in choices.items()
+        }
+
+    def _window(self, text: str, places: tuple[int, ...]) -> tuple[Tokens, np.ndarray, int] | None:
+        codes_L, tokens = self._texts[text]
+        return window_around(tokens, codes_L, np.array(places), self.size)
+
+    def _asked(self, text: str, places: tuple[int, ...], choices: list[str]) -> Asked:
+        shown = self._window(text, places)
+        assert shown is not None
+        tokens, codes_L, begin = shown
+        codes_AP = np.stack([self.codec.codes(letters) for letters in choices])
+        return Asked(tokens, codes_L, np.array(places) - begin, codes_AP)

@@ -107,6 +107,26 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return exponential / exponential.sum(1, keepdims=True)
 
 
+def calibrate(model, temperature: float) -> None:
+    """Divide a classifier's logits by ``temperature``, in the weights of its last layer."""
+    with torch.no_grad():
+        for parameter in model.classifier.parameters():
+            parameter.div_(temperature)
+
+
+def called(model, probabilities_NC: np.ndarray) -> np.ndarray:
+    """Return the class (N,) that a classifier calls for sequences.
+
+    It is the likeliest one; or, of two classes, the positive one where its probability is above the threshold
+    that finetune wrote into the config, under ``decision``.
+    """
+    decision = getattr(model.config, "decision", None) or {}
+    if "threshold" not in decision or probabilities_NC.shape[1] != 2:
+        return probabilities_NC.argmax(1)
+    positive = model.config.label2id[decision["positive"]]
+    return np.where(probabilities_NC[:, positive] > decision["threshold"], positive, 1 - positive)
+
+
 def class_names(model) -> list[str]:
     """Return the names of a classifier's classes, in the order of its logits."""
     return [model.config.id2label[i] for i in range(model.config.num_labels)]
@@ -116,14 +136,24 @@ def check_checkpoint(folder: Path, stage: str) -> None:
     """Refuse a folder that holds no strand model.
 
     Raises:
-        UserError: names the folder and ``stage``, whose folder is wanted.
+        UserError: names the folder and ``stage``, whose folder is wanted; or the checkpoint is one of another
+            version, or of no shape that there can be.
     """
+    from huggingface_hub.errors import StrictDataclassError
+
+    from pipeline.model import StrandConfig
+
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(f"checkpoint: {folder}: no config.json, so no checkpoint; pass {stage}'s folder")
     kind = json.loads(path.read_text()).get("model_type")
     if kind != "strand":
         raise UserError(f"checkpoint: {folder}: a {kind} model; pass one of the strand architecture")
+    try:
+        StrandConfig.from_pretrained(folder.absolute())
+    except StrictDataclassError as error:
+        reason = str(error.__cause__ or error).splitlines()[-1].strip()
+        raise UserError(f"checkpoint: {folder}: {reason}") from None
 
 
 def load_records(

@@ -8,6 +8,7 @@ from torch.nn.functional import layer_norm
 
 from pipeline.model import StrandConfig, StrandForMaskedLM, StrandModel
 from pipeline.model.modeling_strand import sinusoids
+from pipeline.training.foreign import ESM2, ESMC, REGRESSION, strand_config, take
 
 MASK = 32
 SIZES = [
@@ -32,108 +33,34 @@ def padded(lengths=(5, 50, 17), masked=0.3):
     return {"input_ids": torch.where(mask, ids, 1), "attention_mask": mask.long()}
 
 
-def stacked(theirs, names, kinds=("weight",)):
-    """Their separate projections as rows of our one."""
-    return {
-        kind: torch.cat([getattr(theirs.get_submodule(name), kind) for name in names])
-        for kind in kinds
-        if getattr(theirs.get_submodule(names[0]), kind) is not None
-    }
-
-
-def copy_into(ours, table, theirs):
-    """Load {our module: its tensors}; biases of ours that they do not have must not exist."""
-    state = {f"{name}.{kind}": value for name, parts in table.items() for kind, value in parts.items()}
-    report = ours.load_state_dict(state, strict=False)
-    assert not report.unexpected_keys
-    assert not report.missing_keys
-    assert ours.num_parameters() == theirs.num_parameters()
+def taken(theirs, layout):
+    """Our network with their weights; none of them but the contact regression is left over."""
+    tensors = {name: value.detach().clone() for name, value in theirs.state_dict().items()}
+    ours, rest = take(tensors, layout, strand_config(theirs.config, tensors))
+    assert all(name.startswith(REGRESSION) for name in rest)
+    assert ours.num_parameters() == theirs.num_parameters() - sum(value.numel() for value in rest.values())
     return ours.eval()
-
-
-def tensors(module):
-    return dict(module.named_parameters(recurse=False))
 
 
 def esm_pair(size, **options):
     from transformers import EsmConfig, EsmForMaskedLM
 
-    shared = {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": MASK} | size
-    token_dropout = options.get("token_dropout", False)
-    theirs = EsmForMaskedLM(
-        EsmConfig(
-            **shared,
-            layer_norm_eps=1e-5,
-            position_embedding_type="rotary",
-            emb_layer_norm_before=options.get("embedding_norm", False),
-            token_dropout=token_dropout,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
+    config = EsmConfig(
+        **{"vocab_size": 33, "pad_token_id": 1, "mask_token_id": MASK} | size | options,
+        layer_norm_eps=1e-5,
+        position_embedding_type="rotary",
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
     )
-    theirs.esm.contact_head = torch.nn.Identity()  # no part of ours
-    theirs = stirred(theirs)
-    ours = StrandForMaskedLM(
-        StrandConfig(**shared, **options, norm="layernorm", activation="gelu", use_bias=True, lm_head="dense")
-    )
-    encoder = theirs.esm.encoder
-    head = theirs.lm_head
-    table = {
-        "model.embeddings": tensors(theirs.esm.embeddings.word_embeddings),
-        "model.norm": tensors(encoder.emb_layer_norm_after),
-        "head.dense": tensors(head.dense),
-        "head.norm": tensors(head.layer_norm),
-        "decoder": {"weight": head.decoder.weight, "bias": head.bias},
-    }
-    if options.get("embedding_norm"):
-        table["model.embedding_norm"] = tensors(theirs.esm.embeddings.layer_norm)
-    for i, layer in enumerate(encoder.layer):
-        names = [f"attention.self.{part}" for part in ("query", "key", "value")]
-        table[f"model.layers.{i}.attention.qkv"] = stacked(layer, names, ("weight", "bias"))
-        table[f"model.layers.{i}.attention.out"] = tensors(layer.attention.output.dense)
-        table[f"model.layers.{i}.attention_norm"] = tensors(layer.attention.LayerNorm)
-        table[f"model.layers.{i}.mlp_norm"] = tensors(layer.LayerNorm)
-        table[f"model.layers.{i}.mlp.up"] = tensors(layer.intermediate.dense)
-        table[f"model.layers.{i}.mlp.down"] = tensors(layer.output.dense)
-    return copy_into(ours, table, theirs), theirs
+    theirs = stirred(EsmForMaskedLM(config))
+    return taken(theirs, ESM2), theirs
 
 
 def esmc_pair(size):
     from transformers import EsmcConfig, EsmcForMaskedLM
 
-    shared = {"vocab_size": 64, "pad_token_id": 1, "mask_token_id": MASK} | size
-    theirs = stirred(EsmcForMaskedLM(EsmcConfig(**shared)))
-    ours = StrandForMaskedLM(
-        StrandConfig(
-            **shared,
-            norm="layernorm",
-            norm_bias="layers",
-            qk_norm=True,
-            qk_norm_over="model",
-            residual_scale=(36 / size["num_hidden_layers"]) ** 0.5,
-            lm_head="dense",
-            tie_word_embeddings=False,
-        )
-    )
-    head = theirs.lm_head
-    table = {
-        "model.embeddings": tensors(theirs.esmc.embed_tokens),
-        "model.norm": tensors(theirs.esmc.norm),
-        "head.dense": tensors(head.dense),
-        "head.norm": tensors(head.layer_norm),
-        "decoder": tensors(head.decoder),
-    }
-    for i, layer in enumerate(theirs.esmc.layers):
-        names = [f"self_attn.{part}_proj" for part in "qkv"]
-        table[f"model.layers.{i}.attention.qkv"] = stacked(layer, names)
-        table[f"model.layers.{i}.attention.out"] = tensors(layer.self_attn.o_proj)
-        table[f"model.layers.{i}.attention.query_norm"] = tensors(layer.self_attn.q_norm)
-        table[f"model.layers.{i}.attention.key_norm"] = tensors(layer.self_attn.k_norm)
-        table[f"model.layers.{i}.attention_norm"] = tensors(layer.input_layernorm)
-        table[f"model.layers.{i}.mlp_norm"] = tensors(layer.post_attention_layernorm)
-        table[f"model.layers.{i}.mlp.up"] = stacked(layer.mlp, ["gate_proj", "up_proj"])
-        table[f"model.layers.{i}.mlp.down"] = tensors(layer.mlp.down_proj)
-    return copy_into(ours, table, theirs), theirs
+    theirs = stirred(EsmcForMaskedLM(EsmcConfig(**size)))
+    return taken(theirs, ESMC), theirs
 
 
 @torch.no_grad()
@@ -148,7 +75,9 @@ def assert_equal(ours, theirs, batch):
 
 @pytest.mark.parametrize("kernel", ["eager", "sdpa"])
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("options", [{}, {"token_dropout": True}, {"embedding_norm": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"token_dropout": True}, {"emb_layer_norm_before": True}, {"tie_word_embeddings": False}]
+)
 def test_esm2s_weights_give_esm2s_numbers(size, options, kernel):
     torch.manual_seed(0)
     ours, theirs = esm_pair(size, **options)

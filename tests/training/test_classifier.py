@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from pipeline.tokens.kmers import KmerCodec
 from pipeline.tokens.vocabulary import load_tokenizer
 from pipeline.training.classifier import (
     by_length,
+    calibrate,
+    called,
     check_checkpoint,
     check_lengths,
     class_logits,
@@ -77,6 +80,29 @@ def test_softmax_is_that_of_torch():
     assert softmax(logits) == pytest.approx(expected, abs=1e-12)
 
 
+def test_calibration_divides_the_logits(tiny_model):
+    codec = KmerCodec("dna", 3, True)
+    model = tiny_model(StrandForSequenceClassification, vocab_size=74, num_labels=3)
+    before = class_logits(model, codec, SEQUENCES, 5)
+    calibrate(model, 2.5)
+    assert class_logits(model, codec, SEQUENCES, 5) == pytest.approx(before / 2.5, abs=1e-6)
+
+
+def test_classes_are_called_by_the_decision_in_the_config(tiny_model):
+    model = tiny_model(StrandForSequenceClassification, num_labels=2)
+    probabilities = np.array([[0.7, 0.3], [0.6, 0.4], [0.2, 0.8], [np.nan, np.nan]])
+    assert called(model, probabilities).tolist()[:3] == [0, 0, 1]
+    model.config.label2id = {"a": 0, "b": 1}
+    for decision, expected in (
+        ({"positive": "b", "threshold": 0.3}, [0, 1, 1]),
+        ({"positive": "a", "threshold": 0.6}, [0, 1, 1]),
+        ({"positive": "a", "threshold": 0.1}, [0, 0, 0]),
+        ({"positive": "a", "temperature": 2.0}, [0, 0, 1]),
+    ):
+        model.config.decision = decision
+        assert called(model, probabilities).tolist()[:3] == expected, decision
+
+
 @pytest.mark.parametrize(
     ("scheme", "fits", "too_long", "tokens", "limit"),
     [
@@ -119,3 +145,12 @@ def test_other_folders_are_refused(rule_folder, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "strand-factored"}))
     with pytest.raises(UserError, match=r": a strand-factored model; pass one of the strand architecture$"):
         load_classifier(tmp_path)
+
+
+def test_a_checkpoint_of_another_version_is_refused_in_a_line(rule_folder, tmp_path):
+    shutil.copytree(rule_folder / "lm", tmp_path / "lm")
+    path = tmp_path / "lm" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"strand_version": 2}))
+    with pytest.raises(UserError, match=r"^checkpoint: .*lm: .*strand_version=2: written by newer") as caught:
+        check_checkpoint(tmp_path / "lm", "pretrain")
+    assert "\n" not in str(caught.value)

@@ -18,6 +18,15 @@ use rule stage as predict with:
         runtime=720,
 
 
+use rule stage as score with:
+    wildcard_constraints:
+        name=names("score"),
+    threads: 2
+    resources:
+        mem_mb=8000,
+        runtime=720,
+
+
 use rule stage as motifs with:
     wildcard_constraints:
         name=names("motifs"),

@@ -29,3 +29,11 @@ use rule stage as finetune with:
         mem_mb=16000,
         runtime=720,
         gpu=1,
+
+
+use rule stage as convert with:
+    wildcard_constraints:
+        name=names("convert"),
+    resources:
+        mem_mb=16000,
+        runtime=60,
