@@ -34,6 +34,7 @@ DEMO = {
     "family-model.steps": 6,
     "family-model.checkpoint-every": 2,
     "promoter-model.epochs": 1,
+    "promoter-model.allow-collapse": "true",
 }
 TWO_BRANCHES = """\
 title: Two branches
