@@ -14,6 +14,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import argparse
 import gzip
 import json
+import shutil
 import statistics
 import tempfile
 import time
@@ -122,13 +123,15 @@ def stages(megabases: int, rounds: int) -> dict[str, float]:
         dna = letters(b"ACGT", megabases * 10**6)
         with gzip.open(fasta, "wb", 6) as file:
             file.write(b">chromosome\n" + b"\n".join(dna[i : i + 70] for i in range(0, len(dna), 70)) + b"\n")
-        for attempt, (name, share) in enumerate(list(held_out.items()) * (rounds + 1)):
-            corpus, tokens = folder / f"corpus{attempt}", folder / f"tokens{attempt}"
+        for name, share in (item for item in held_out.items() for _ in range(rounds + 1)):
+            corpus, tokens = folder / "corpus", folder / "tokens"
             shares = {"validation": share, "test": share}
             begin = time.perf_counter()
             pipeline.prepare.run(PrepareConfig(output=corpus, input=[fasta], block=10_000, **shares))
             pipeline.encode.run(TokenizeConfig(output=tokens, corpus=corpus, tokenizer="dna-6mer-overlap"))
             rates[name].append(len(dna) / (time.perf_counter() - begin) / 1e6)
+            shutil.rmtree(corpus)
+            shutil.rmtree(tokens)
     return {name: statistics.median(each[1:]) for name, each in rates.items()}
 
 

@@ -218,7 +218,7 @@ class KmerCodec(Codec):
         ids_L = np.empty(len(codes_L), self.dtype)
         np.add(self._rolling(codes_L), self.first_kmer, out=ids_L[:whole], dtype=self.dtype)
         ids_L[whole:] = self.single_ids[codes_L[whole:]]
-        for shift in range(self.k):  # every k-mer that one of the other letters is part of
+        for shift in range(self.k if len(other) else 0):  # every k-mer that one of these is part of
             places = other[np.searchsorted(other, shift) :] - shift
             ids_L[places] = self.single_ids[codes_L[places]]
         return ids_L
@@ -245,14 +245,17 @@ class KmerCodec(Codec):
 
     def reencode(self, codes_L: np.ndarray, starts: np.ndarray, spans: np.ndarray) -> np.ndarray:
         """Return the ids of the tokens that cover real letters [start, start + span) of ``codes_L``."""
+        if len(starts) * self.k > len(codes_L) // 2:  # most of the text: faster all at once
+            ids = self.track(codes_L)[starts].astype(np.int64)
+            singles = np.flatnonzero(spans == 1)
+            ids[singles] = self.single_ids[codes_L[starts[singles]]]
+            return ids
         ids = self.single_ids[codes_L[starts]].astype(np.int64)
         kmers = np.flatnonzero(spans > 1)
         ids[kmers] = self._kmers_at(codes_L, starts[kmers])
         return ids
 
     def _kmers_at(self, codes_L: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        if len(starts) * self.k > len(codes_L) // 2:  # most of the text: faster all at once
-            return self._rolling(codes_L)[starts] + np.uint32(self.first_kmer)
         number = codes_L[starts].astype(np.uint32)
         for shift in range(1, self.k):
             number = (number << np.uint32(2)) | codes_L[starts + shift]
