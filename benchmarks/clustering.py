@@ -1,6 +1,6 @@
 """How much of what MMseqs2 finds the built-in clusters of proteins hold together, by identity.
 
-    python benchmarks/clustering.py proteins.fasta.gz --pairs /tmp/pairs.tsv
+    python benchmarks/clustering.py proteins.fasta.gz --pairs pairs.tsv
 
 MMseqs2 aligns all against all (-s 7.5, identity >= 0.5, coverage of both >= 0.8); ``--pairs`` keeps its table
 for another time. One thread each.

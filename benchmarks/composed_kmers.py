@@ -1,6 +1,6 @@
 """What starting k-mers as sums of their letters gives: bits per hidden base with and without, over seeds.
 
-    python benchmarks/composed_kmers.py --output /tmp/composed --seeds 1 2 3
+    python benchmarks/composed_kmers.py --output composed --seeds 1 2 3
 
 Both variants train on the same simulated genome with the same batches and masks, interleaved in one process.
 """

@@ -1,6 +1,6 @@
 """Uniform random DNA, where nothing can be predicted: every tokenizer has to come to 2 bits a base.
 
-    python benchmarks/random_dna.py --output /tmp/random
+    python benchmarks/random_dna.py --output random
 
 It trains a network with each DNA tokenizer that comes with strandlm and scores it on 100,000 hidden bases,
 and exits with 1 if one with fixed k is more than 0.01 off, or more than three standard errors below. Byte

@@ -1,8 +1,8 @@
 """Pretraining on a real genome and on real proteins, beside count models of every useful order.
 
-    python benchmarks/real_runs.py dna genome.fna.gz --output /tmp/real
-    python benchmarks/real_runs.py protein proteins.fasta.gz --output /tmp/real
-    python benchmarks/real_runs.py dna genome.fna.gz --output /tmp/real --name wide \\
+    python benchmarks/real_runs.py dna genome.fna.gz --output real
+    python benchmarks/real_runs.py protein proteins.fasta.gz --output real
+    python benchmarks/real_runs.py dna genome.fna.gz --output real --name wide \\
         --set model.hidden_size=192 --set optimizer.learning_rate=1e-3
 
 The networks are those of configs/dna-6mer-tiny.yaml and configs/protein-tiny.yaml, with what ``--set``

@@ -1,6 +1,6 @@
 """Bits per hidden base of the DNA tokenizers on one genome: same hidden runs, same network, one table.
 
-    python benchmarks/three_tokenizers.py genome.fna.gz --output /tmp/three
+    python benchmarks/three_tokenizers.py genome.fna.gz --output three
 
 Each tokenizer has a folder; what is there already is not done again.
 """

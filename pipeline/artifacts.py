@@ -21,9 +21,11 @@ MANIFEST = "manifest.json"
 STAGE = ".stage"
 VERSIONED = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy", "biopython")
 # Settings that change where or how fast a result comes, but not what it is.
-NOT_HASHED = {"output", "name", "micro_batch_tokens", "launch", "resume", "log_every", "max_bad_steps"}
-NOT_HASHED |= {"keep_checkpoints", "checkpoint_every", "trackers", "dry_run", "compile"}
-NOT_HASHED |= {"gradient_checkpointing"}
+NOT_HASHED = {
+    *("output", "name", "launch", "resume", "dry_run"),
+    *("micro_batch_tokens", "compile", "gradient_checkpointing"),
+    *("log_every", "trackers", "max_bad_steps", "keep_checkpoints", "checkpoint_every"),
+}
 
 
 @dataclass

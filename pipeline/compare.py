@@ -12,14 +12,12 @@ import numpy as np
 from pipeline.artifacts import Result, Workspace, produce, read_manifest
 from pipeline.config import CompareConfig
 from pipeline.errors import UserError
-from pipeline.keyed import generator
 from pipeline.log import say
 
 if TYPE_CHECKING:
     import pandas as pd
 
 RESAMPLES = 4000
-AT_ONCE = 1 << 22  # windows drawn at once
 BITS = "bits_per_hidden_"
 COUNTING = "its count model"
 UNTOLD = ("output", "name", "trackers", "dry_run", "launch", "resume")  # no matter of the result
@@ -138,20 +136,21 @@ def difference(excess_W: np.ndarray, letters_W: np.ndarray, seed: int) -> dict[s
         letters_W: (W,) hidden letters of each window.
         seed: of the resampling.
 
-    The interval holds 95 % of the differences in resamples of the windows (percentile bootstrap, Efron 1979,
-    doi:10.1214/aos/1176344552): letters of a window are alike, so they are drawn together.
+    The interval holds 95 % of the differences in resamples of the windows: letters of a window are alike, so
+    they are drawn together.
     """
-    size, rng, drawn = len(letters_W), generator(seed), []
-    for begin in range(0, RESAMPLES, step := max(1, AT_ONCE // size)):
-        rows = rng.integers(0, size, (min(step, RESAMPLES - begin), size))
-        drawn.append(excess_W[rows].sum(1) / letters_W[rows].sum(1))
-    low, high = np.quantile(np.concatenate(drawn), (0.025, 0.975))
+    from pipeline.training.resampling import interval
+
+    def of_rows(rows_RW: np.ndarray) -> np.ndarray:
+        return excess_W[rows_RW].sum(1) / letters_W[rows_RW].sum(1)
+
+    low, high = interval(of_rows, len(letters_W), RESAMPLES, seed)
     return {
         "difference": float(excess_W.sum() / letters_W.sum()),
-        "low": float(low),
-        "high": float(high),
+        "low": low,
+        "high": high,
         "letters": int(letters_W.sum()),
-        "windows": size,
+        "windows": len(letters_W),
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.artifacts import Result, Workspace, produce
 from pipeline.config import ConversionConfig
-from pipeline.errors import UserError
+from pipeline.errors import UserError, reason
 from pipeline.log import say
 
 if TYPE_CHECKING:
@@ -140,12 +140,7 @@ def _read_config(layout: str, folder: Path) -> Any:
     try:
         return (EsmConfig if layout == "esm2" else EsmcConfig).from_dict(settings)
     except StrictDataclassError as error:
-        raise UserError(f"source: {path}: {_reason(error)}") from None
-
-
-def _reason(error: Exception) -> str:
-    """Return in a line what a configuration was refused for."""
-    return " ".join(str(error.__cause__ or error).split())
+        raise UserError(f"source: {path}: {reason(error)}") from None
 
 
 def _read_vocabulary(layout: str, folder: Path) -> list[str]:
@@ -289,7 +284,7 @@ def _load(folder: Path) -> "StrandForMaskedLM":
     try:
         model, report = kind.from_pretrained(folder.absolute(), dtype="auto", output_loading_info=True)
     except StrictDataclassError as error:
-        raise UserError(f"source: {folder}: {_reason(error)}") from None
+        raise UserError(f"source: {folder}: {reason(error)}") from None
     if report["missing_keys"] or report["unexpected_keys"]:
         raise UserError(f"source: {folder} is no masked language model; pass a folder written by pretrain")
     return model

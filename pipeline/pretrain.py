@@ -131,7 +131,7 @@ def _spans(split: "TokenSplit", windows) -> list[tuple[str, int, int]]:
     return [(name, begin, begin + length) for name, begin, length in begins]
 
 
-def _train(config: PretrainConfig, folder: Path, counts: dict[str, Any], accelerator) -> None:
+def _train(config: PretrainConfig, text: Text, folder: Path, counts: dict[str, Any], accelerator) -> None:
     import transformers
 
     from pipeline.tokens.store import joined
@@ -144,7 +144,6 @@ def _train(config: PretrainConfig, folder: Path, counts: dict[str, Any], acceler
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    text = _read(config)
     window = text.columns or config.window
     model = make_model(config, make_config(config, text.codec, text.columns), text.codec)
     packed = _prepare_network(config, model, accelerator)
@@ -360,7 +359,7 @@ def run(config: PretrainConfig) -> Result:
     def build(workspace: Workspace) -> None:
         _find_earlier_work(config, workspace.path)
         broadcast_object_list([str(workspace.path)])
-        _train(config, workspace.path, workspace.counts, accelerator)
+        _train(config, text, workspace.path, workspace.counts, accelerator)
 
     if accelerator.is_main_process:
         result = produce("pretrain", config, _inputs(config), build, volatile=VOLATILE, resumable=True)
@@ -370,7 +369,7 @@ def run(config: PretrainConfig) -> Result:
         return result
     folder = broadcast_object_list([None])[0]
     if folder is not None:
-        _train(config, Path(folder), {}, accelerator)
+        _train(config, text, Path(folder), {}, accelerator)
     accelerator.wait_for_everyone()
     return Result(config.output, read_manifest(config.output), up_to_date=folder is None)
 

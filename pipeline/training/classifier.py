@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from pipeline.config import EmbedConfig, LettersConfig, PredictConfig
-from pipeline.errors import UserError
+from pipeline.errors import UserError, reason
 from pipeline.tokens.kmers import Codec, codec_of, read_facts
 from pipeline.tokens.windows import Context
 
@@ -152,8 +152,7 @@ def check_checkpoint(folder: Path, stage: str) -> None:
     try:
         StrandConfig.from_pretrained(folder.absolute())
     except StrictDataclassError as error:
-        reason = str(error.__cause__ or error).splitlines()[-1].strip()
-        raise UserError(f"checkpoint: {folder}: {reason}") from None
+        raise UserError(f"checkpoint: {folder}: {reason(error)}") from None
 
 
 def load_records(

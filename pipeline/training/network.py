@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM
 
 from pipeline.config import ModelConfig, PretrainConfig
-from pipeline.errors import UserError
+from pipeline.errors import UserError, reason
 from pipeline.model import FactoredConfig, FactoredForMaskedLM, StrandConfig, StrandForMaskedLM
 from pipeline.tokens.kmers import Codec, codec_of
 from pipeline.tokens.vocabulary import RESIDUES
@@ -34,7 +34,6 @@ SHAPE = {
     "lm_head",
     "tie_word_embeddings",
 }
-THETA = 10_000.0
 
 
 def context_tokens(window: int, codec: Codec) -> int:
@@ -63,7 +62,7 @@ def _strand(shape: ModelConfig, codec: Codec) -> StrandConfig:
         intermediate_size=shape.intermediate_size or -(-shape.hidden_size * 8 // 3) // 8 * 8,
         embedding_norm=shape.norm_placement == "post",
         final_norm=shape.norm_placement == "pre",
-        rope_parameters={"rope_type": "default", "rope_theta": THETA},
+        rope_parameters={"rope_type": "default", "rope_theta": StrandConfig.default_theta},
         alphabet=codec.alphabet,
         k=codec.k,
         overlapping=codec.overlapping,
@@ -79,8 +78,8 @@ def _earlier(folder: Path, shape: ModelConfig, codec: Codec) -> StrandConfig:
     check_checkpoint(folder, "pretrain")
     if codec_of(folder).vocabulary != codec.vocabulary:
         raise UserError(f"start_from: {folder} was trained with another tokenizer than that of the data")
-    earlier = AutoConfig.from_pretrained(folder.absolute())
-    if not isinstance(earlier, StrandConfig) or shape.architecture != "strand":
+    earlier = StrandConfig.from_pretrained(folder.absolute())
+    if shape.architecture != "strand":
         raise UserError(f"start_from: {folder} is no strand model; only those can be gone on from")
     for key in sorted(shape.model_fields_set & (SHAPE | {"intermediate_size"})):
         ours, theirs = getattr(shape, key), getattr(earlier, key)
@@ -104,7 +103,7 @@ def make_config(config: PretrainConfig, codec: Codec, columns: int) -> FactoredC
         first = config.start_from
         strand = _strand(shape, codec) if first is None else _earlier(first, shape, codec)
     except StrictDataclassError as error:
-        raise UserError(f"model: {str(error.__cause__ or error).splitlines()[-1].strip()}") from None
+        raise UserError(f"model: {reason(error)}") from None
     strand.max_position_embeddings = context_tokens(config.window, codec)
     if shape.rope_theta is not None:
         strand.rope_parameters = {**(strand.rope_parameters or {}), "rope_theta": shape.rope_theta}

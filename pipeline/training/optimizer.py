@@ -16,9 +16,11 @@ def make_optimizers(model: torch.nn.Module, config: OptimizerConfig) -> list[tor
     With ``method`` muon the matrices of the layers have Muon (Jordan et al. 2024), its updates as large as
     AdamW's (Liu et al. 2025, arXiv:2502.16982), so that one learning rate serves both.
     """
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    hidden = [p for name, p in named if config.method == "muon" and p.ndim == 2 and ".layers." in name]
-    others = [p for _, p in named if all(p is not matrix for matrix in hidden)]
+    hidden, others = [], []
+    for name, parameter in model.named_parameters():
+        of_muon = config.method == "muon" and parameter.ndim == 2 and ".layers." in name
+        if parameter.requires_grad:
+            (hidden if of_muon else others).append(parameter)
     groups = [
         {"params": [p for p in others if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},

@@ -3,6 +3,7 @@
 import os
 import subprocess
 
+import numpy as np
 import pytest
 
 
@@ -16,3 +17,23 @@ def small_disk(tmp_path):
         pytest.skip("mounting is not allowed here")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture(scope="session")
+def random_tokens():
+    """Make a token folder of 60 records of random letters."""
+    import pipeline.encode
+    import pipeline.prepare
+    from pipeline.config import PrepareConfig, TokenizeConfig
+
+    def make(folder, alphabet, letters, tokenizer, lengths):
+        rng = np.random.default_rng(1)
+        folder.mkdir()
+        records = ["".join(rng.choice(list(letters), n)) for n in rng.integers(*lengths, 60)]
+        (folder / "r.fa").write_text("".join(f">r{i}\n{record}\n" for i, record in enumerate(records)))
+        inputs = {"input": [folder / "r.fa"], "alphabet": alphabet, "validation": 0.1, "test": 0.1}
+        pipeline.prepare.run(PrepareConfig(output=folder / "corpus", **inputs))
+        encoded = TokenizeConfig(output=folder / "tokens", corpus=folder / "corpus", tokenizer=tokenizer)
+        return pipeline.encode.run(encoded).folder
+
+    return make

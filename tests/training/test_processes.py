@@ -15,22 +15,11 @@ from safetensors.torch import load_file
 import pipeline.encode
 import pipeline.prepare
 import pipeline.pretrain
-from pipeline.config import ModelConfig, OptimizerConfig, PrepareConfig, PretrainConfig, TokenizeConfig
+from pipeline.config import ModelConfig, OptimizerConfig, PretrainConfig
 
 STEPS = 30
 SCORES = {"validation_bits_per_hidden_base", "validation_bits_per_hidden_residue"}
 SCRIPT = Path(__file__).with_name("two_processes.py")
-
-
-def tokens(folder, alphabet, letters, tokenizer, lengths):
-    rng = np.random.default_rng(1)
-    folder.mkdir()
-    records = ["".join(rng.choice(list(letters), n)) for n in rng.integers(*lengths, 60)]
-    (folder / "r.fa").write_text("".join(f">r{i}\n{record}\n" for i, record in enumerate(records)))
-    inputs = {"input": [folder / "r.fa"], "alphabet": alphabet, "validation": 0.1, "test": 0.1}
-    pipeline.prepare.run(PrepareConfig(output=folder / "corpus", **inputs))
-    encoded = TokenizeConfig(output=folder / "tokens", corpus=folder / "corpus", tokenizer=tokenizer)
-    return pipeline.encode.run(encoded).folder
 
 
 def settings(data, output, **changes):
@@ -51,14 +40,14 @@ def settings(data, output, **changes):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(random_tokens, tmp_path_factory):
     """Folder with each run as ``one/NAME`` and ``two/NAME``, and what two processes said.
 
     One process takes every step at once; two take it in at least four micro-batches each.
     """
     folder = tmp_path_factory.mktemp("processes")
-    kmers = tokens(folder / "dna", "dna", "ACGT", "dna-3mer-overlap", (20, 300))
-    proteins = tokens(folder / "proteins", "protein", "ACDEFGHIKLMNPQRSTVWY", "protein", (10, 120))
+    kmers = random_tokens(folder / "dna", "dna", "ACGT", "dna-3mer-overlap", (20, 300))
+    proteins = random_tokens(folder / "proteins", "protein", "ACDEFGHIKLMNPQRSTVWY", "protein", (10, 120))
     data = {"kmers": kmers, "proteins": proteins, "interrupted": kmers, "spoilt": kmers}
     for name, where in data.items():
         config = settings(where, folder / "two" / name, micro_batch_tokens=90)

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import accelerate
-import numpy as np
 import pytest
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
@@ -20,7 +19,7 @@ from transformers import AutoModelForMaskedLM
 import pipeline.encode
 import pipeline.prepare
 import pipeline.pretrain
-from pipeline.config import ModelConfig, OptimizerConfig, PrepareConfig, PretrainConfig, TokenizeConfig
+from pipeline.config import ModelConfig, OptimizerConfig, PretrainConfig
 from pipeline.errors import UserError
 from pipeline.resources import resource
 from pipeline.training.sharding import check_sharding, is_sharded, like, whole, whole_model
@@ -38,15 +37,9 @@ def launch_environment():
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("kmers")
-    rng = np.random.default_rng(1)
-    records = ["".join(rng.choice(list("ACGT"), n)) for n in rng.integers(20, 300, 60)]
-    (folder / "r.fa").write_text("".join(f">r{i}\n{record}\n" for i, record in enumerate(records)))
-    inputs = {"input": [folder / "r.fa"], "validation": 0.1, "test": 0.1}
-    pipeline.prepare.run(PrepareConfig(output=folder / "corpus", **inputs))
-    config = TokenizeConfig(output=folder / "tokens", corpus=folder / "corpus", tokenizer="dna-3mer-overlap")
-    return pipeline.encode.run(config).folder
+def data(random_tokens, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sharded") / "kmers"
+    return random_tokens(folder, "dna", "ACGT", "dna-3mer-overlap", (20, 300))
 
 
 def settings(data, output, **changes):
