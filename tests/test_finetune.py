@@ -17,6 +17,7 @@ import pipeline.prepare
 from pipeline.artifacts import read_manifest
 from pipeline.config import FinetuneConfig, PrepareConfig
 from pipeline.errors import UserError
+from pipeline.training import tuning
 from pipeline.training.classifier import softmax
 from pipeline.training.metrics import (
     against_rest,
@@ -207,13 +208,13 @@ def test_the_folder_is_a_checkpoint_and_nothing_else(classifier_folder):
 def test_the_control_has_the_same_shape_and_no_pretraining(finetune, monkeypatch):
     """Its weights before training are those of a fresh network; the classifier's are the checkpoint's."""
     seen = []
-    fit = pipeline.finetune._fit
+    fit = tuning.fit
 
     def spy(config, model, *rest):
         seen.append({name: value.clone() for name, value in model.state_dict().items()})
         return fit(config, model, *rest)
 
-    monkeypatch.setattr(pipeline.finetune, "_fit", spy)
+    monkeypatch.setattr(tuning, "fit", spy)
     result = finetune(untrained_control=True, epochs=0.1)
     ours, control = seen
     weights = load_file(result.manifest["config"]["checkpoint"] + "/model.safetensors")
@@ -267,7 +268,7 @@ def test_the_best_epoch_by_validation_loss_is_kept(finetune, corpus, capsys):
 def test_the_best_epoch_by_mcc_may_be_kept(finetune, monkeypatch, capsys, rule_folder, best):
     """Whatever the loss says, which falls from epoch to epoch."""
     mccs = iter([0.9 if epoch == best else 0.1 for epoch in range(3)])
-    monkeypatch.setattr(pipeline.finetune, "_validate", lambda _: {"mcc": next(mccs), "auroc": 0.5})
+    monkeypatch.setattr(tuning, "_validate", lambda _: {"mcc": next(mccs), "auroc": 0.5})
     result = finetune(best_by="mcc", epochs=3)
     losses = [float(loss) for loss in re.findall(r"validation loss ([\d.]+)", capsys.readouterr().err)]
     logits, labels = logits_of(result.folder, rule_folder / "corpus", "validation")
@@ -282,7 +283,7 @@ def test_the_best_epoch_by_mcc_may_be_kept(finetune, monkeypatch, capsys, rule_f
 def test_epochs_are_measured_by_mcc_and_auroc():
     rng = np.random.default_rng(0)
     labels, logits = rng.integers(0, 2, 50), rng.normal(size=(50, 2))
-    found = pipeline.finetune._validate(EvalPrediction(logits.astype(np.float32), labels))
+    found = tuning._validate(EvalPrediction(logits.astype(np.float32), labels))
     assert found["mcc"] == pytest.approx(matthews_corrcoef(labels, logits.argmax(1)))
     assert found["auroc"] == pytest.approx(roc_auc_score(labels, logits[:, 1] - logits[:, 0]))
 
@@ -388,7 +389,7 @@ def ends_in(monkeypatch):
                 model.classifier.weight.mul_(noise)
                 model.classifier.bias.copy_(torch.tensor([0.0, 1.0]))
 
-        monkeypatch.setattr(pipeline.finetune, "_fit", fit)
+        monkeypatch.setattr(tuning, "fit", fit)
 
     return flatten
 
