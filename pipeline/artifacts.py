@@ -5,7 +5,7 @@ import hashlib
 import json
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -19,6 +19,7 @@ from pipeline.log import say
 
 MANIFEST = "manifest.json"
 STAGE = ".stage"
+BEGUN = ".stage-key"
 VERSIONED = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy", "biopython")
 # Settings that change where or how fast a result comes, but not what it is.
 NOT_HASHED = {
@@ -30,10 +31,24 @@ NOT_HASHED = {
 
 @dataclass
 class Workspace:
-    """Where a stage works: files go under ``path``, numbers for the manifest into ``counts``."""
+    """Where a stage works: files go under ``path``, numbers for the manifest into ``counts``.
+
+    ``inputs`` holds the hash of each input.
+    """
 
     path: Path
     counts: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
+
+    def claim(self, key: str) -> None:
+        """Keep the unfinished work of a resumable stage that was begun under this key; else clear it away."""
+        begun = self.path / BEGUN
+        if begun.is_file() and begun.read_text() == key:
+            return
+        for path in self.path.iterdir():
+            if path.name != STAGE:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        begun.write_text(key)
 
     def write_json(self, name: str, content: Any) -> None:
         """Write ``content`` as indented JSON with a final newline."""
@@ -98,6 +113,17 @@ def _without_paths(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_paths(item) for key, item in value.items()}
     return [_without_paths(item) for item in value] if isinstance(value, list) else value
+
+
+def key_of(stage: str, config: StageConfig, hashes: Mapping[str, str], besides: Iterable[str] = ()) -> str:
+    """Return what stands for a result: equal for equal inputs, settings and versions.
+
+    ``hashes`` are those of the inputs. Left out are settings that change where or how fast a result comes,
+    and those named ``besides``.
+    """
+    ignored = NOT_HASHED.union(besides)
+    kept = {k: _without_paths(v) for k, v in config.model_dump().items() if k not in ignored}
+    return _hash_json({"stage": stage, "config": kept, "inputs": hashes, "strandlm": __version__})
 
 
 def _find_manifest(folder: Path) -> dict[str, Any] | None:
@@ -208,14 +234,14 @@ def produce(
     previous = _find_manifest(output)
     _check_output(stage, output, inputs, previous)
     hashes = {name: hash_input(path) for name, path in sorted(inputs.items())}
-    kept = {k: _without_paths(v) for k, v in config.model_dump().items() if k not in NOT_HASHED}
-    key = _hash_json({"stage": stage, "config": kept, "inputs": hashes, "strandlm": __version__})
+    key = key_of(stage, config, hashes)
     if previous and previous["key"] == key:
         say(f"{output}: up to date, nothing to do")
         return Result(output, previous, up_to_date=True)
 
     with _locked(output):
         workspace = _open_workspace(output, stage, resumable)
+        workspace.inputs |= hashes
         try:
             build(workspace)
         except BaseException:
@@ -235,5 +261,6 @@ def produce(
         }
         workspace.write_json(MANIFEST, manifest)
         _publish(workspace.path, output)
-        (output / STAGE).unlink()
+        for path in output.glob(f"{STAGE}*"):
+            path.unlink()
     return Result(output, manifest, up_to_date=False)

@@ -21,11 +21,12 @@ from pydantic import BaseModel, ValidationError
 
 from pipeline.config import STAGES, RunConfig
 from pipeline.errors import UserError
+from pipeline.hub_settings import PushConfig
 from pipeline.log import announce, say
 from pipeline.resources import resource
 
 MODULES = {"tokenize": "encode"}
-COMMANDS: dict[str, type[BaseModel]] = {"run": RunConfig, **STAGES}
+COMMANDS: dict[str, type[BaseModel]] = {"run": RunConfig, **STAGES, "push": PushConfig}
 Config = TypeVar("Config", bound=BaseModel)
 LONGEST_VALUE = 80
 WRONG = {
@@ -60,10 +61,10 @@ def usage() -> str:
     )
 
 
-def nearest(word: str, known: list[str]) -> str:
-    """Return the known word closest to a misspelt one, or the sixteen that are least unlike it."""
+def nearest(word: str, known: list[str], most: int = 16) -> str:
+    """Return the known word closest to a misspelt one, or the ``most`` that are least unlike it."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    alike = difflib.get_close_matches(word, known, n=16, cutoff=0)
+    alike = difflib.get_close_matches(word, known, n=most, cutoff=0)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(alike)}"
 
 
@@ -325,8 +326,8 @@ def _call(command: str, argv: list[str]) -> None:
         run_workflow(values, argv, source, show)
         return
     _end_with_run()
-    receipt, argv = _take(argv, "--receipt")
-    config = resolve(STAGES[command], values, argv, source, command)
+    receipt, argv = _take(argv, "--receipt") if command in STAGES else (None, argv)
+    config = resolve(COMMANDS[command], values, argv, source, command)
     if show:
         _print_config(config)
         return
@@ -361,7 +362,7 @@ def main(argv: list[str] | None = None, stage: str | None = None) -> None:
             return
         stage = arguments.pop(0)
         if stage not in COMMANDS:
-            _fail(f"no command {stage!r}; {nearest(stage, list(COMMANDS))}")
+            _fail(f"no command {stage!r}; {nearest(stage, list(COMMANDS), len(COMMANDS))}")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         _call(stage, arguments)

@@ -9,6 +9,7 @@ from pipeline.artifacts import Result, Workspace, produce
 from pipeline.config import ConversionConfig
 from pipeline.errors import UserError, reason
 from pipeline.log import say
+from pipeline.report.card import CARD, write_card
 
 if TYPE_CHECKING:
     import torch
@@ -56,8 +57,9 @@ def run(config: ConversionConfig) -> Result:
         logging.set_verbosity_error()
         logging.disable_progress_bar()
         _import(layout, folder, workspace) if layout else _export(folder, workspace)
+        write_card(workspace, "convert", config)
 
-    return produce("convert", config, {"source": folder}, build)
+    return produce("convert", config, {"source": folder}, build, volatile=(CARD,))
 
 
 # -- from theirs to ours

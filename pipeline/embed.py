@@ -1,24 +1,36 @@
-"""The stage that writes vectors of sequences."""
+"""The stage that writes vectors of sequences, shard by shard."""
 
-from collections.abc import Sequence
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.artifacts import Result, Workspace, produce
-from pipeline.config import EmbedConfig
+from pipeline.artifacts import STAGE, Result, Workspace, key_of, produce
+from pipeline.config import EmbedConfig, LettersConfig
 from pipeline.errors import UserError
 from pipeline.log import say, track
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from pipeline.sequences.records import Record
+    from pipeline.tokens.kmers import Codec
+    from pipeline.tokens.windows import Context, Reading
+    from pipeline.training.shards import Index
+    from pipeline.training.vectors import Encoder
 
-    from pipeline.tokens.windows import Reading
+SHARD_BYTES = 1 << 27
+SHARD_LETTERS = 1 << 22
 
-CHUNK = 512
 
+def _load(config: EmbedConfig) -> "tuple[Encoder, Codec]":
+    """Return what gives hidden states, and the codec of its tokenizer.
 
-def _load(config: EmbedConfig):
+    Raises:
+        UserError: the folder holds no strand model, or not those layers.
+    """
     import torch
     from transformers import AutoModel
     from transformers.utils import logging
@@ -26,93 +38,207 @@ def _load(config: EmbedConfig):
     import pipeline.model  # noqa: F401  registers our classes
     from pipeline.tokens.kmers import codec_of
     from pipeline.training.classifier import check_checkpoint
+    from pipeline.training.vectors import Encoder
 
     check_checkpoint(config.checkpoint, "pretrain")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    model = AutoModel.from_pretrained(config.checkpoint.absolute(), dtype=torch.float32).eval()
-    layers = model.config.num_hidden_layers
-    if not -layers - 1 <= config.layer <= layers:
-        raise UserError(f"layer: {config.layer}: the model has 0 (embedding) to {layers}, or -1 (last)")
-    return model, codec_of(config.checkpoint)
+    kind = torch.bfloat16 if config.precision == "bf16" else torch.float32
+    model = AutoModel.from_pretrained(config.checkpoint.absolute(), dtype=kind)
+    _check_layers(config.layers, model.config.num_hidden_layers)
+    codec = codec_of(config.checkpoint)
+    budget = config.batch_size * model.config.max_position_embeddings
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return Encoder(model.to(device), codec, config.layers, budget), codec
 
 
-def _vectors(model, codec, readings: "Sequence[Reading]", config: EmbedConfig) -> list[np.ndarray]:
-    """Return the vectors (T, D) of every record's own tokens, specials left out, in input order."""
-    from pipeline.tokens.windows import stitch
-    from pipeline.training.classifier import outputs_of
-
-    windows = [window for reading in readings for window in reading.windows]
-    states: list[np.ndarray] = [np.empty(0)] * len(windows)
-    for batch, outputs in outputs_of(model, codec, windows, config.batch_size, output_hidden_states=True):
-        states_BLD = outputs.hidden_states[config.layer].float().cpu().numpy()
-        for row, i in enumerate(batch):
-            states[i] = states_BLD[row, 1 : len(windows[i]) + 1]
-    following = iter(states)
-    return [stitch([next(following) for _ in reading.windows], reading.bounds) for reading in readings]
+def _check_layers(layers: list[int], count: int) -> None:
+    for i, layer in enumerate(layers):
+        if not -count - 1 <= layer <= count:
+            raise UserError(f"layers: {layer}: the model has 0 (embedding) to {count}, or -1 (last)")
+        if layer in layers[:i]:
+            raise UserError(f"layers: {layer}: given twice; each is a column of its own")
 
 
-def _schema(pooling: str, width: int) -> "pa.Schema":
-    import pyarrow as pa
+@dataclass(frozen=True)
+class _Text:
+    """The records of the input, one by one, and the context that a model reads them in.
 
-    letters = [] if pooling == "mean" else [("start", pa.int64()), ("end", pa.int64())]
-    return pa.schema([("id", pa.string()), *letters, ("vector", pa.list_(pa.float32(), width))])
+    Letters are read as the checkpoint's tokenizer reads them.
+    """
+
+    config: EmbedConfig
+    codec: "Codec"
+    size: int
+
+    @cached_property
+    def letters(self) -> LettersConfig:
+        """What becomes of letters; what would move coordinates is refused, and case has no meaning."""
+        from pipeline.tokens.kmers import read_facts
+
+        letters = LettersConfig(**read_facts(self.config.checkpoint).get("letters", {}))
+        return letters.model_copy(update={"case": "fold", "stops": "error", "gaps": "error"})
+
+    def context(self) -> "Context":
+        """Return the context, with nothing counted yet."""
+        from pipeline.tokens.windows import Context
+
+        return Context(self.codec, self.size, self.config.long_sequences, self.config.overlap)
+
+    def __iter__(self) -> "Iterator[Record]":
+        from pipeline.sequences.readers import read_files
+
+        config = self.config
+        sequence, name = config.sequence_column, config.id_column
+        return read_files(config.input, sequence_column=sequence, id_column=name, empty="error")
+
+    def clean(self, record: "Record") -> tuple[str, Counter[str]]:
+        """Return the letters of a record, and how many were changed.
+
+        Raises:
+            UserError: there are none, or one that the alphabet does not have.
+        """
+        from pipeline.sequences.alphabets import BadSequenceError, clean
+
+        try:
+            cleaned = clean(record.sequence, self.codec.alphabet, self.letters)
+        except BadSequenceError as error:
+            raise UserError(f"{record.where()}: {error}; correct or remove it") from None
+        if not cleaned.sequence:
+            raise UserError(f"{record.where()}: no residues; remove the record or complete it")
+        return cleaned.sequence.decode(), cleaned.changed
+
+    def survey(self) -> tuple[int, Counter[str]]:
+        """Read all records before any has a vector; return how many they are, and the letters changed.
+
+        Raises:
+            UserError: a record cannot be read, or does not fit, or all would be skipped.
+        """
+        context, changed, count = self.context(), Counter(), 0
+        for record in self:
+            sequence, own = self.clean(record)
+            count, changed = count + 1, changed + own
+            context.check([(record.id, sequence)])
+            if self.config.long_sequences == "skip":
+                context.notes["skipped"] += len(self.codec.tokens(self.codec.codes(sequence)).ids) > self.size
+        context.counts(count)
+        return count, changed
+
+    def readings(self, context: "Context", done: int, count: int) -> "Iterator[Reading]":
+        """Yield what is read of each record after those that are done."""
+        for number, record in enumerate(track(self, count, "embedding")):
+            if number >= done:
+                yield context.read(record.id, self.clean(record)[0])
 
 
-def _table(readings: "Sequence[Reading]", vectors: list[np.ndarray], schema: "pa.Schema") -> "pa.Table":
-    """Return the rows to write: one a record, or one a token with the letters that it covers."""
-    import pyarrow as pa
+def _prepare(config: EmbedConfig, workspace: Workspace) -> "tuple[Encoder, _Text, int]":
+    """Return what gives vectors, what is read, and how many records that are.
 
-    names = [reading.name for reading in readings]
-    columns = {"id": names}
-    if "start" in schema.names:
-        starts = [reading.tokens.starts for reading in readings]
-        spans = [reading.tokens.spans for reading in readings]
-        columns = {
-            "id": np.repeat(names, [len(part) for part in starts]),
-            "start": np.concatenate(starts),
-            "end": np.concatenate(starts) + np.concatenate(spans),
-        }
-        rows = np.concatenate(vectors)
-    else:
-        rows = np.stack([states_TD.mean(0) for states_TD in vectors])
-    vector = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), type=schema.field("vector").type)
-    return pa.table({**columns, "vector": vector}, schema)
+    Raises:
+        UserError: something is wrong with it; nothing is left behind then but earlier work.
+    """
+    try:
+        encoder, codec = _load(config)
+        text = _Text(config, codec, encoder.model.config.max_position_embeddings - 2)
+        count, changed = text.survey()
+    except UserError:
+        if all(path.name == STAGE for path in workspace.path.iterdir()):
+            shutil.rmtree(workspace.path)
+        raise
+    workspace.counts |= {"read": count, **({"letters_changed": dict(changed)} if changed else {})}
+    if changed:
+        texts = (f"{number} {what.replace('_', ' ')}" for what, number in changed.items())
+        say(f"letters changed: {', '.join(texts)}")
+    return encoder, text, count
+
+
+def _shards(readings: "Iterator[Reading]", config: EmbedConfig, width: int) -> "Iterator[list[Reading]]":
+    """Yield the records of each shard: a function of the input alone."""
+    from pipeline.training.vectors import letters_read
+
+    shard, vectors, letters = [], 0, 0
+    each = 4 * width * len(config.layers)
+    for reading in readings:
+        own = letters_read(reading) if config.pooling == "per_letter" else 1
+        length = len(reading.tokens.ids)
+        full = (vectors + own) * each > SHARD_BYTES or letters + length > SHARD_LETTERS
+        if shard and (full or len(shard) == config.shard_records):
+            yield shard
+            shard, vectors, letters = [], 0, 0
+        shard.append(reading)
+        vectors, letters = vectors + own, letters + length
+    if shard:
+        yield shard
+
+
+def _add(index: "Index", readings: "list[Reading]", config: EmbedConfig, encoder: "Encoder") -> None:
+    """Write the next shard.
+
+    Raises:
+        UserError: a number is too large for float16.
+    """
+    from pipeline.training.shards import Shard
+    from pipeline.training.vectors import rows_of, vectors_of
+
+    with np.errstate(over="ignore"):
+        vectors_YRD = vectors_of(encoder, readings, config.pooling).astype(config.dtype)
+    size_N = rows_of(readings, config.pooling)
+    if not np.isfinite(vectors_YRD).all():
+        row = int(np.flatnonzero(~np.isfinite(vectors_YRD).all((0, 2)))[0])
+        name = readings[int(np.searchsorted(np.cumsum(size_N), row, side="right"))].name
+        raise UserError(f"record {name!r}: numbers too large for {config.dtype}; pass --dtype float32")
+    names, notes = [r.name for r in readings], [r.note for r in readings]
+    shard = Shard(
+        names,
+        None if config.long_sequences == "error" else notes,
+        config.layers,
+        vectors_YRD,
+        size_N,
+        config.pooling == "per_letter",
+    )
+    index.add(shard, dict(Counter(note.partition(":")[0] for note in notes if note)))
+
+
+def _facts(config: EmbedConfig, text: _Text, width: int) -> dict:
+    kept = config.model_dump(include={"pooling", "layers", "format", "dtype"})
+    return {**kept, "width": width, "alphabet": text.codec.alphabet, "letters": text.letters.model_dump()}
 
 
 def run(config: EmbedConfig) -> Result:
-    """Write embeddings.parquet: id and vector; for every token also its letters, 0-based [start, end).
+    """Write shards of vectors, vectors-000000.parquet (or safetensors) and so on, and index.json.
 
-    Records longer than the model's context, if they are no error, are left out, cut to their beginning, or
-    read in windows: every token then has its vector from the window in which it is farthest from an edge, and
-    means are over all tokens of the record.
+    Records are in the order of the input, and all are there. In Parquet a record is a row: its id, and for
+    each layer a column (layer_-1) with its vector or, per letter, the list of its vectors, from its first
+    letter to its last. In safetensors a layer is a tensor, of one row for each record; or per letter of one
+    for each letter, ``offsets`` saying where the rows of each record begin; ids are in the metadata, as JSON.
+
+    Records longer than the model's context, if they are no error, are skipped (null in Parquet; in
+    safetensors not a number, or no rows), cut to their beginning, or read in windows. A letter's vector is
+    the mean over the windows that cover it, and a record's the mean over its letters. A column ``note`` says
+    so of each such record. What was stopped goes on after the last whole shard, and gives the same bytes.
     """
 
     def build(workspace: Workspace) -> None:
-        import pyarrow.parquet as pq
+        from pipeline.training.classifier import enough_memory
+        from pipeline.training.shards import Index
 
-        from pipeline.training.classifier import enough_memory, load_records
-
-        model, codec = _load(config)
-        records, context = load_records(config, model, codec)
-        schema = _schema(config.pooling, model.config.hidden_size)
-        chunks = [records[i : i + CHUNK] for i in range(0, len(records), CHUNK)]
-        rows = 0
-        with (
-            pq.ParquetWriter(workspace.path / "embeddings.parquet", schema) as file,
-            enough_memory(config.batch_size),
-        ):
-            for chunk in track(chunks, len(chunks), "embedding"):
-                readings = [reading for record in chunk if (reading := context.read(*record)).windows]
-                if readings:
-                    table = _table(readings, _vectors(model, codec, readings, config), schema)
-                    file.write_table(table)
-                    rows += len(table)
-        workspace.counts |= {**context.counts(len(records)), "rows": rows}
-        say(f"{len(records)} records, {rows} vectors of {model.config.hidden_size}{context.summary()}")
+        encoder, text, count = _prepare(config, workspace)
+        workspace.claim(key_of("embed", config, workspace.inputs))
+        index, context = Index(workspace.path, _facts(config, text, encoder.width)), text.context()
+        if index.records:
+            say(f"going on after {index.records} of {count} records")
+        with enough_memory(config.batch_size):
+            readings = text.readings(context, index.records, count)
+            for shard in _shards(readings, config, encoder.width):
+                _add(index, shard, config, encoder)
+        counts = sum((Counter(shard["counts"]) for shard in index.shards), Counter())
+        vectors = sum(shard["vectors"] for shard in index.shards)
+        workspace.counts |= {**counts, "vectors": vectors, "shards": len(index.shards)}
+        summary = "".join(f", {number} {what}" for what, number in counts.items())
+        say(f"{count} records, {vectors} vectors of {encoder.width}, {len(index.shards)} shards{summary}")
 
     inputs = {"checkpoint": config.checkpoint, **{f"input{i}": path for i, path in enumerate(config.input)}}
-    return produce("embed", config, inputs, build)
+    return produce("embed", config, inputs, build, resumable=True)
 
 
 if __name__ == "__main__":

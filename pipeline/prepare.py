@@ -5,6 +5,7 @@ bytes for every row, however long the records are.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,20 @@ from pipeline.log import say
 from pipeline.sequences.accounts import corpus_counts, dropped_line
 from pipeline.sequences.checks import check_settings
 from pipeline.sequences.corpus import save_splits
-from pipeline.sequences.draft import Draft, drawn_shares
+from pipeline.sequences.draft import Draft, drawn_shares, splits_given
 from pipeline.sequences.files import find_files
 from pipeline.sequences.intake import Intake
 from pipeline.sequences.intervals import COLUMNS as PLACE
 from pipeline.sequences.intervals import FORMATS as INTERVALS
-from pipeline.sequences.intervals import read_intervals
+from pipeline.sequences.intervals import interval_format, read_intervals
 from pipeline.sequences.leakage import leakage_report, say_leakage
 from pipeline.sequences.readers import read_files
 from pipeline.sequences.records import Notes, Record
-from pipeline.sequences.splits import SPLITS
+from pipeline.sequences.splits import SPLITS, file_split
 from pipeline.sequences.spool import Spool
 
 PIECE = 1 << 22
+_Seen = dict[str, tuple[Path, int]]
 
 
 def run(config: PrepareConfig) -> Result:
@@ -39,9 +41,9 @@ def run(config: PrepareConfig) -> Result:
 
     Columns are id, start (0-based offset of the row in its record, in letters as read), sequence, label (a
     ``ClassLabel``, if there are classes), those kept; chromosome, window_start, window_end (0-based,
-    half-open) and strand of intervals; cluster, if split by cluster; gaps (offset in the row, letters
-    removed before it, offset, ...), if gaps are removed. Records longer than `LONGEST_ROW` letters become
-    several rows, which share a split.
+    half-open) and strand of intervals (empty or null in rows of sequence files beside them); cluster, if
+    split by cluster; gaps (offset in the row, letters removed before it, offset, ...), if gaps are removed.
+    Records longer than `LONGEST_ROW` letters become several rows, which share a split.
 
     The manifest's counts say what was read, kept, dropped (by reason), removed and changed, and what each
     split holds; they close exactly (`corpus_counts`). Of exact duplicates one stays (with given splits: one
@@ -69,8 +71,30 @@ class _Files:
         self.input = [*find_files(config.input, notes, **known), *self.class_of]
         self.tests = find_files(config.test_input, notes, **known)
         self.genome = config.genome
+        self.split_of = self._splits(config)
+        self.intervals = self._intervals(config)
         classes = {f"class {name}": files for name, files in inside.items()}
         _check_twice(classes or {"input": self.input, "test_input": self.tests})
+
+    def _splits(self, config: PrepareConfig) -> dict[Path, str]:
+        """Return the split of every file whose records are for one."""
+        if config.split_by != "file":
+            return dict.fromkeys(self.tests, "test")
+        if self.tests:
+            raise UserError("prepare: split_by: file says what is tested, and so does test_input; drop one")
+        return {path: file_split(path) for path in self.input}
+
+    def _intervals(self, config: PrepareConfig) -> list[Path]:
+        """Return the files that windows are cut for: with a genome all if none is one by its name."""
+        files = [*self.input, *self.tests] if self.genome else []
+        intervals = [path for path in files if interval_format(path)] or files
+        others = [path for path in files if path not in intervals]
+        if others and config.split_by == "chromosome":
+            raise UserError(
+                f"{others[0]}: holds no intervals, and split_by is chromosome; give intervals only, or split "
+                "by sequence or cluster"
+            )
+        return intervals
 
     def named(self) -> dict[str, Path]:
         """Return all files under names that say what they are for, in their order."""
@@ -79,29 +103,44 @@ class _Files:
             order = list(dict.fromkeys(self.class_of.values()))
             counted = enumerate(self.class_of.items())
             names = {f"class{order.index(name)}:{name}:{i}": path for i, (path, name) in counted}
+        if self.split_of and not self.tests:
+            names = {f"{name}:{self.split_of[path]}": path for name, path in names.items()}
         names |= {f"test{i}": path for i, path in enumerate(self.tests)}
         return names | ({"genome": self.genome} if self.genome else {})
 
     def read(self, config: PrepareConfig, notes: Notes) -> Iterator[Record]:
-        """Yield the records of the input, then those of the tests, long ones in pieces."""
-        files, columns = [*self.input, *self.tests], _texts(config)
-        more = [name for name in (config.label_column, config.split_column) if name and name not in columns]
-        if self.genome:
-            columns = columns[: -len(PLACE)]
-            window = {
-                n: getattr(config, n) for n in ("feature", "anchor", "upstream", "downstream", "circular")
-            }
-            window |= {"on_bad": config.on_bad_record, "notes": notes, "keep": [*columns, *more]}
-            return read_intervals(files, self.genome, **window)
+        """Yield the windows of intervals, then records, long ones in pieces: the input, then the tests."""
+        columns = dict.fromkeys([*config.keep_columns, config.label_column, config.split_column])
+        reading = {"keep": [c for c in columns if c], "on_bad": config.on_bad_record, "notes": notes}
+        others = [path for path in [*self.input, *self.tests] if path not in self.intervals]
+        seen: _Seen = {}
+        for record in self._windows(config, reading):
+            if others:
+                seen[record.id] = record.path, record.line
+            yield record
+        nowhere = dict.fromkeys(PLACE, "") if self.genome else {}
+        for record in self._records(config, others, seen, reading):
+            yield replace(record, columns=record.columns | nowhere) if nowhere else record
+
+    def _windows(self, config: PrepareConfig, reading: dict[str, Any]) -> Iterator[Record]:
+        if not self.genome:
+            return iter(())
+        names = ("feature", "anchor", "upstream", "downstream", "circular")
+        window = {name: getattr(config, name) for name in names}
+        return read_intervals(self.intervals, self.genome, **window, **reading)
+
+    def _records(
+        self, config: PrepareConfig, files: list[Path], seen: _Seen, reading: dict[str, Any]
+    ) -> Iterator[Record]:
         return read_files(
             files,
             sequence_column=config.sequence_column,
             id_column=config.id_column,
-            keep=[*columns, *more],
+            header=config.header,
             duplicate_ids=config.duplicate_ids,
-            on_bad=config.on_bad_record,
-            notes=notes,
+            seen=seen,
             piece=None if config.aligned else PIECE,
+            **reading,
         )
 
 
@@ -124,11 +163,11 @@ def _texts(config: PrepareConfig) -> list[str]:
 def _build(config: PrepareConfig, files: _Files, notes: Notes, workspace: Workspace) -> None:
     gaps = config.letters.gaps == "remove"
     spool = Spool(workspace.path / ".rows.arrow", config.alphabet, _texts(config), gaps)
-    intake = Intake(config, spool, notes, files.class_of, frozenset(files.tests))
+    intake = Intake(config, spool, notes, files.class_of, files.split_of)
     for record in files.read(config, notes):
         intake.take(record)
     draft = Draft(config, spool, notes)
-    given = {"given": _leakage(draft)} if config.split_column else {}
+    given = {"given": _leakage(draft)} if splits_given(config) else {}
     _decide(draft, workspace.path / ".shortened.arrow")
     names = _class_names(config, intake.labels)
     code_N = np.array([names.index(name) for name in intake.labels] or [0])[draft.label_N]
@@ -153,7 +192,7 @@ def _leakage(draft: Draft) -> dict[str, Any]:
     Blocks of different splits share no ``repeat``: they were not split. So there is nothing to look for.
     """
     config = draft.config
-    apart = draft.split_by == "block" and not config.split_column
+    apart = draft.split_by == "block" and not splits_given(config)
     return leakage_report(
         draft.sequences(),
         draft.in_table(draft.split_N, -1),
@@ -179,17 +218,18 @@ def _summary(report: dict[str, Any]) -> dict[str, Any]:
 def _decide(draft: Draft, path: Path) -> None:
     """Drop what is too close to the tests and what is there twice, and split the rest."""
     config, none_given = draft.config, not (draft.split_N == 0).any()
+    given = splits_given(config)
     if config.test_input:
         draft.clear_test()
     draft.deduplicate()
     if not draft.kept.any():
         inputs = config.input or list(config.classes.values())
         raise UserError(f"{', '.join(map(str, inputs))}: no usable record; {dropped_line(draft.notes)}")
-    if not config.split_column:
+    if not given:
         draft.assign()
-    if draft.split_by == "block" and config.buffer and not config.split_column:
+    if draft.split_by == "block" and config.buffer and not given:
         draft.trim(path)
-    if config.split_column and none_given:
+    if given and none_given:
         say("note: no row is for train: the corpus can be evaluated, not trained on")
     else:
         _check_training(draft)
@@ -201,7 +241,7 @@ def _check_training(draft: Draft) -> None:
     if (draft.split_N == 0).any():
         return
     remedy = "leave fewer names to validation_names and test_names"
-    if draft.config.split_column:
+    if splits_given(draft.config):
         remedy = "give rows for train that validation and test do not hold"
     elif draft.config.test_input:
         remedy = "give input that is not in test_input"
@@ -274,7 +314,7 @@ def _report(counts: dict[str, Any], leaks: dict[str, dict[str, Any]], draft: Dra
     splits = counts["splits"].items()
     say("; ".join(f"{name}: {of['rows']} rows, {of['letters']} letters" for name, of in splits))
     for name, share in zip(SPLITS[1:], drawn_shares(draft.config), strict=True):
-        if share and not draft.config.split_column and name not in counts["splits"]:
+        if share and name not in counts["splits"]:
             say(f"warning: no row is left for {name}; give more records or blocks, or a smaller buffer")
     if counts.get("case_separates_labels"):
         becomes = "is all upper case" if draft.config.letters.case == "fold" else "keeps it as soft mask"

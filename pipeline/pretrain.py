@@ -9,6 +9,7 @@ from pipeline.artifacts import Result, Workspace, hash_input, produce, read_mani
 from pipeline.config import PretrainConfig
 from pipeline.errors import UserError
 from pipeline.log import say
+from pipeline.report.card import CARD, write_card
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pipeline.training.estimate import Plan
     from pipeline.training.scores import Scores
 
-VOLATILE = ("metrics.jsonl", "tensorboard", "checkpoints")
+VOLATILE = ("metrics.jsonl", "tensorboard", "checkpoints", CARD)
 
 
 class Text(NamedTuple):
@@ -167,7 +168,8 @@ def _train(config: PretrainConfig, text: Text, folder: Path, counts: dict[str, A
         _say_shares(objective)
         counts |= {"skipped_steps": progress.skipped, "changed_on_resume": progress.changes}
         with enough_disk(folder):
-            counts["weights_of_step"] = _take_best(model, folder, progress, config)
+            counts["weights_of_step"] = step = _take_best(model, folder, progress, config)
+            counts["letters_seen"] = _letters_seen(folder, progress, step)
             _export(config, folder, model, text.codec, scores, window)
 
 
@@ -242,6 +244,15 @@ def _take_best(model, folder: Path, progress: "Progress", config: PretrainConfig
         step = best
     say(f"the result is step {step} of {progress.step}; step {best} validated best ({progress.best:.4f})")
     return step
+
+
+def _letters_seen(folder: Path, progress: "Progress", step: int) -> int:
+    """Return the letters that the run had read at a step: its last, or one that it kept."""
+    from pipeline.training.checkpoints import name_of, read
+
+    if step == progress.step:
+        return progress.letters
+    return read(folder / "checkpoints" / name_of(step)).progress.letters
 
 
 def _export(
@@ -360,6 +371,7 @@ def run(config: PretrainConfig) -> Result:
         _find_earlier_work(config, workspace.path)
         broadcast_object_list([str(workspace.path)])
         _train(config, text, workspace.path, workspace.counts, accelerator)
+        write_card(workspace, "pretrain", config)
 
     if accelerator.is_main_process:
         result = produce("pretrain", config, _inputs(config), build, volatile=VOLATILE, resumable=True)

@@ -14,7 +14,8 @@ from pipeline.errors import UserError
 from pipeline.log import say, track
 
 if TYPE_CHECKING:
-    from pipeline.sequences.variants import Alleles, Genome, Placed, Variant
+    from pipeline.sequences.genomes import IndexedGenome
+    from pipeline.sequences.variants import Alleles, Placed, Variant
     from pipeline.tokens.likelihood import Change, Likelihood, Marginals
     from pipeline.tokens.windows import Context
 
@@ -187,7 +188,8 @@ class _Line:
 
 def _variants(config: ScoreConfig, workspace: Workspace) -> None:
     """Write the changes of scores of every allele, in the order of the file."""
-    from pipeline.sequences.variants import check_names, open_genome, read_variants
+    from pipeline.sequences.genomes import open_genome
+    from pipeline.sequences.variants import check_names, read_variants
     from pipeline.training.classifier import enough_memory
 
     assert config.variants is not None
@@ -197,7 +199,8 @@ def _variants(config: ScoreConfig, workspace: Workspace) -> None:
     variants = read_variants(config.variants)
     chunks = [variants[i : i + VARIANTS] for i in range(0, len(variants), VARIANTS)]
     rows: list[Row] = []
-    with open_genome(config.genome, scorer.letters) as genome, enough_memory(config.batch_size):
+    opened = open_genome(config.genome, scorer.letters, scorer.notes)
+    with opened as genome, enough_memory(config.batch_size):
         check_names(variants, config.variants, genome)
         for chunk in track(chunks, len(chunks), "scoring"):
             lines = [_line(variant, genome, scores, scorer) for variant in chunk]
@@ -210,15 +213,15 @@ def _variants(config: ScoreConfig, workspace: Workspace) -> None:
 
 
 def _line(
-    variant: "Variant", genome: "Genome", scores: "list[_Changes | _Promoters]", scorer: _Scorer
+    variant: "Variant", genome: "IndexedGenome", scores: "list[_Changes | _Promoters]", scorer: _Scorer
 ) -> _Line:
     """Return a variant with the letters that the scores need, or why it has none."""
-    from pipeline.sequences.variants import UnscorableError
+    from pipeline.sequences.variants import UnscorableError, alleles_of
 
     empty: Row = {name: None for score in scores for name in score.columns}
     line = _Line(variant, f"{scorer.config.variants}: line {variant.line}", empty)
     try:
-        line.alleles = genome.alleles(variant, max(score.window for score in scores))
+        line.alleles = alleles_of(variant, genome, max(score.window for score in scores))
     except UnscorableError as fault:
         line.notes.append(scorer.fail(line.where, fault))
     return line
@@ -335,13 +338,16 @@ class _Promoters:
         if wanted not in names:
             known = ", ".join(names)
             raise UserError(f"positive: {wanted!r} is no class of {config.classifier}; its classes: {known}")
-        if config.classifier_window is None:
+        recorded = (getattr(self.model.config, "decision", None) or {}).get("window")
+        window = config.classifier_window or recorded
+        if window is None:
             raise UserError(
-                "classifier_window: give the bases of the windows that the classifier was trained on"
+                "classifier_window: give the bases of the windows that the classifier was trained on, which "
+                "its config does not record"
             )
-        if (config.offset or 0) >= config.classifier_window:
-            raise UserError(f"offset: {config.offset}: not in a window of {config.classifier_window} bases")
-        self.window, self.positive, self.scorer = config.classifier_window, names.index(wanted), scorer
+        if (config.offset or 0) >= window:
+            raise UserError(f"offset: {config.offset}: not in a window of {window} bases")
+        self.window, self.positive, self.scorer = window, names.index(wanted), scorer
         self.size = self.model.config.max_position_embeddings - 2
         if isinstance(self.codec, KmerCodec) and (need := self.codec.most_tokens(self.window)) > self.size:
             fault = f"{self.window} bases are {need} tokens, more than the classifier's {self.size}"

@@ -36,6 +36,37 @@ class StageConfig(Section):
     """name shown in logs and in the report (default: the output folder's)"""
 
 
+class ScanConfig(Section):
+    """How a genome is read by a classifier, and which of its places are called start sites."""
+
+    window: Positive | None = None
+    """bases of a window (default: those that the classifier was trained on, if it says so)"""
+    offset: Annotated[int, Field(ge=0)] | None = None
+    """bases of a window before its start site (default: what the classifier says, or else the middle)"""
+    stride: Positive = 10
+    """bases from one window to the next"""
+    strandless: bool = False
+    """average the log-odds of both strands; otherwise each strand is scored and called by itself"""
+    circular: list[str] = []
+    """records of the genome whose ends join: windows run over the origin (* for all)"""
+    regions: Path | None = None
+    """BED or GFF: read only windows that lie wholly in one of these intervals, whatever their strand"""
+    apart: Positive = 50
+    """a call has no higher score on its strand within so many bases"""
+    threshold: Fraction | None = None
+    """probability above which a local maximum is a call (default: chosen by false_calls_per_kb)"""
+    false_calls_per_kb: Annotated[float, Field(gt=0)] = 0.1
+    """calls, on both strands, for every 1000 bases of a shuffled sample of the genome, at most"""
+    table: bool = False
+    """also write windows.tsv, with a row for every window and strand"""
+    starts: Path | None = None
+    """annotated start sites to compare with (BED, GFF, GTF): the first base of each interval on its strand"""
+    feature: str | None = None
+    """starts: only features of this type (GFF, GTF; needed there)"""
+    genes: Path | None = None
+    """gene annotation (GFF, GTF: features of type gene; BED): the strand of calls is compared with it"""
+
+
 class LettersConfig(Section):
     """What becomes of letters that a model does not read as they are.
 
@@ -134,6 +165,15 @@ class OptimizerConfig(Section):
     """wsd: share of the steps that the decay takes"""
     final: Fraction = 0.0
     """share of the peak that the last step has"""
+
+
+class LoraConfig(Section):
+    """Low-rank updates of the layers' matrices, instead of the matrices themselves."""
+
+    rank: Positive = 8
+    alpha: Annotated[float, Field(gt=0)] = 16
+    """updates are multiplied by alpha / rank"""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
 class MixtureConfig(Section):

@@ -115,6 +115,7 @@ def finetune_settings(rule_folder):
         "checkpoint": rule_folder / "lm",
         "data": rule_folder / "corpus",
         "positive": "promoter",
+        "epochs": 4,
         "learning_rate": 5e-3,
         "batch_size": 32,
         "untrained_control": False,

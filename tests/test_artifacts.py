@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.artifacts import MANIFEST, hash_input, produce, read_manifest
+from pipeline.artifacts import MANIFEST, hash_input, key_of, produce, read_manifest
 from pipeline.config import PrepareConfig, TokenizeConfig
 from pipeline.errors import UserError
 
@@ -199,6 +199,37 @@ def test_unfinished_work_is_found_again_by_the_same_stage_alone(stage):
     with pytest.raises(KeyboardInterrupt):
         stage(build=build, resumable=True)
     assert (stage(seed=1, resumable=True).folder / "checkpoint").read_text() == "step 5"
+
+
+def test_unfinished_work_is_kept_under_its_key_alone(stage):
+    found = []
+
+    def build(workspace, key="one", error=KeyboardInterrupt):
+        assert set(workspace.inputs) == {"input0"}
+        workspace.claim(key)
+        found.append(sorted(path.name for path in workspace.path.iterdir() if path.name[0] != "."))
+        (workspace.path / "part").mkdir(exist_ok=True)
+        (workspace.path / "part" / "step").write_text("5")
+        (workspace.path / "half.fa").write_text(">a")
+        if error:
+            raise error
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            stage(build=build, resumable=True)
+    with pytest.raises(KeyboardInterrupt):
+        stage(build=lambda workspace: build(workspace, "two"), resumable=True)
+    result = stage(build=lambda workspace: build(workspace, "two", None), resumable=True)
+    assert found == [[], ["half.fa", "part"], [], ["half.fa", "part"]]
+    assert sorted(path.name for path in result.folder.iterdir()) == ["half.fa", MANIFEST, "part"]
+    assert set(result.manifest["files"]) == {"half.fa", "part/step"}
+
+
+def test_a_key_leaves_out_what_is_named(stage):
+    one, two = (PrepareConfig(output="x", input=["y"], seed=seed) for seed in (0, 1))
+    assert key_of("prepare", one, {"input0": "a"}) != key_of("prepare", two, {"input0": "a"})
+    assert key_of("prepare", one, {}, ["seed"]) == key_of("prepare", two, {}, ["seed"])
+    assert key_of("prepare", one, {"input0": "a"}, ["seed"]) != key_of("prepare", one, {}, ["seed"])
 
 
 @pytest.mark.parametrize("step", ["rename the old result", "rename the new one"])

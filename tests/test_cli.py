@@ -387,6 +387,7 @@ def test_environment_is_no_source(monkeypatch):
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
 def test_printed_config_resolves_to_itself(command, capsys, folder):
     texts = {"checkpoint": "c é", "data": "d", "corpus": "c", "run": "r", "input": "[i]", "stages": "[s]"}
+    texts["repo"] = "lab/model"
     schema = COMMANDS[command]
     needed = [name for name, field in schema.model_fields.items() if field.is_required()]
     lines = "".join(f"{name}: {texts.get(name, 'NO')}\n" for name in needed)

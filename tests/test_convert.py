@@ -373,9 +373,11 @@ def test_our_stages_take_what_is_taken_over(tmp_path, proteins, layout):
         FinetuneConfig(output=tmp_path / "classifier", data=proteins / "corpus", checkpoint=ours, **epochs)
     )
     vectors = pipeline.embed.run(
-        EmbedConfig(output=tmp_path / "vectors", checkpoint=ours, input=proteins / "one.fa", pooling="none")
+        EmbedConfig(
+            output=tmp_path / "vectors", checkpoint=ours, input=proteins / "one.fa", pooling="per_letter"
+        )
     )
-    assert vectors.manifest["counts"]["rows"] == 20 * 30
+    assert vectors.manifest["counts"]["vectors"] == 20 * 30
 
 
 def test_embedding_gives_their_states(tmp_path, proteins):
@@ -387,11 +389,13 @@ def test_embedding_gives_their_states(tmp_path, proteins):
     theirs = foreign("esm2", **SMALL, token_dropout=True)
     ours = convert(tmp_path / "ours", write(tmp_path / "theirs", theirs), **{"from": "esm2"})
     (tmp_path / "p.fa").write_text(f">p\n{PROTEIN}\n")
-    config = EmbedConfig(output=tmp_path / "v", checkpoint=ours, input=tmp_path / "p.fa", pooling="none")
-    table = pq.read_table(pipeline.embed.run(config).folder / "embeddings.parquet")
+    config = EmbedConfig(
+        output=tmp_path / "v", checkpoint=ours, input=tmp_path / "p.fa", pooling="per_letter"
+    )
+    table = pq.read_table(pipeline.embed.run(config).folder / "vectors-000000.parquet")
     ids = AutoTokenizer.from_pretrained(ours)(PROTEIN, return_tensors="pt")
     expected = theirs.esm(**ids).last_hidden_state[0, 1:-1].detach()
-    torch.testing.assert_close(torch.tensor(table["vector"].to_pylist()), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(torch.tensor(table["layer_-1"][0].as_py()), expected, rtol=1e-5, atol=1e-5)
 
 
 # -- the command, and what it refuses

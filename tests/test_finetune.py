@@ -27,9 +27,10 @@ from pipeline.training.metrics import (
     calibration_error,
     temperature,
 )
+from pipeline.training.runs import Runs
 
 TABLE = "model.embeddings.weight"
-QUICK = {"epochs": 1, "controls": []}
+QUICK = {"epochs": 1, "controls": [], "shuffled_negatives": False}
 CONTROLS = ["untrained", "gc", "kmers", "positions", "pwm"]
 
 
@@ -164,7 +165,8 @@ def test_threshold_and_temperature_are_those_of_validation(classifier_folder, ru
     decision = json.loads((classifier_folder / "config.json").read_text())["decision"]
     divisor = metrics["calibration"]["temperature"]
     threshold = metrics["at_threshold"]["threshold"]
-    assert decision == {"positive": "promoter", "temperature": divisor, "threshold": threshold}
+    found = {"positive": "promoter", "temperature": divisor, "threshold": threshold}
+    assert decision == found | {"window": 40}
     assert abs(divisor - 1) > 0.01
     logits, labels = logits_of(classifier_folder, rule_folder / "corpus", "validation")
     assert temperature(logits * divisor, labels) == pytest.approx(divisor, rel=1e-3)
@@ -176,8 +178,8 @@ def test_threshold_and_temperature_are_those_of_validation(classifier_folder, ru
 
 
 def test_reloaded_logits_are_those_it_was_judged_by(finetune, rule_folder, monkeypatch):
-    seen, logits = [], pipeline.finetune._logits
-    monkeypatch.setattr(pipeline.finetune, "_logits", lambda *a: seen.append(logits(*a)) or seen[-1])
+    seen, logits = [], Runs._logits
+    monkeypatch.setattr(Runs, "_logits", lambda *a: seen.append(logits(*a)) or seen[-1])
     result = finetune()
     reloaded, _ = logits_of(result.folder, rule_folder / "corpus", "test")
     assert reloaded == pytest.approx(seen[-1], abs=1e-6)
@@ -199,8 +201,9 @@ def test_the_folder_is_a_checkpoint_and_nothing_else(classifier_folder):
     files = {str(path.relative_to(classifier_folder)) for path in classifier_folder.rglob("*")}
     code = {"attention_strand.py", "configuration_strand.py", "modeling_strand.py"}
     tokenizer = {"tokenizer_config.json", "tokenizer.json"}
-    ours = {"manifest.json", "metrics.json", "scores.tsv"}
-    assert files == {"config.json", "model.safetensors"} | code | tokenizer | ours
+    ours = {"manifest.json", "metrics.json", "scores.tsv", "figures", "README.md"}
+    figures = {f"figures/{name}.svg" for name in ("roc", "precision_recall", "reliability", "measures")}
+    assert files == {"config.json", "model.safetensors"} | code | tokenizer | ours | figures
     counts = read_manifest(classifier_folder)["counts"]
     assert counts == {"test": {"rows": 120}}
 
@@ -331,7 +334,7 @@ def test_groups_may_be_numbers_and_classes_many(finetune, corpus):
     assert metrics["value"] > 0.8
     config = json.loads((result.folder / "config.json").read_text())
     assert config["id2label"] == {"0": "1", "1": "2", "2": "3"}
-    assert set(config["decision"]) == {"positive", "temperature"}
+    assert set(config["decision"]) == {"positive", "temperature", "window"}
     logits, labels = logits_of(result.folder, data, "test")
     expected = bootstrap(among_all(labels, softmax(logits)), None, 0).summary()
     for name in ("mcc", "f1", "auroc", "accuracy"):
@@ -351,7 +354,7 @@ def test_without_validation_the_last_epoch_is_kept(finetune, corpus, capsys):
     result = finetune(data=corpus(lambda rows: rows["split"] != "validation"), epochs=4)
     assert "validation" not in capsys.readouterr().err
     assert result.metrics()["promoter_auroc"]["value"] > 0.9
-    assert not (result.folder / "trainer").exists()
+    assert not {"runs", "trainer"} & {path.name for path in result.folder.rglob("*")}
 
 
 def test_without_a_test_split_the_figures_are_marked(finetune, corpus, capsys):

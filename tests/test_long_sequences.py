@@ -46,7 +46,8 @@ def stage(tmp_path):
         function, schema = STAGES[name]
         result = function(schema(output=tmp_path / output, checkpoint=folder, input=[fasta], **settings))
         if name == "embed":
-            return pq.read_table(result.folder / "embeddings.parquet").to_pandas(), result
+            files = sorted(result.folder.glob("vectors-*.parquet"))
+            return pd.concat([pq.read_table(path).to_pandas() for path in files], ignore_index=True), result
         return pd.read_csv(result.folder / "scores.tsv", sep="\t", keep_default_na=False), result
 
     return run
@@ -106,29 +107,6 @@ def test_tokens_of_several_letters_are_cut_between_tokens(stage, checkpoint):
     assert table.iloc[0, 1:4].to_numpy(float) == pytest.approx(np.mean(windows, 0), abs=1e-5)
 
 
-@pytest.mark.parametrize("batch_size", [1, 5, 32])
-def test_embed_stitches_tokens_in_coordinates_of_the_record(stage, checkpoint, batch_size):
-    folder = checkpoint()
-    settings = {"long_sequences": "window", "overlap": 6, "batch_size": batch_size}
-    table, result = stage("embed", folder, RECORDS, pooling="none", **settings)
-    means, _ = stage("embed", folder, RECORDS, "means", **settings)
-    assert list(means["id"]) == [name for name, _ in RECORDS]
-    for (name, sequence), mean in zip(RECORDS, means["vector"], strict=True):
-        own = table[table["id"] == name]
-        tokens = len(sequence) - 2
-        assert list(own["start"]) == list(range(tokens))
-        assert list(own["end"]) == list(range(3, tokens + 3))
-        expected = []
-        windows = {i: states(folder, sequence[i : i + 20]) for i in WINDOWS[name]}
-        for token in range(tokens):
-            edges = {i: min(token - i, i + len(w) - 1 - token) for i, w in windows.items()}
-            best = max(edges, key=lambda i: edges[i])
-            expected.append(windows[best][token - best])
-        assert np.stack(own["vector"]) == pytest.approx(np.array(expected), abs=1e-5)
-        assert mean == pytest.approx(np.mean(expected, 0), abs=1e-5)
-    assert result.manifest["counts"] == {"read": 4, "windowed": 2, "rows": len(table)}
-
-
 @pytest.mark.parametrize("long_sequences", ["skip", "truncate", "window"])
 @pytest.mark.parametrize("name", list(STAGES))
 def test_what_fits_is_what_it_was(stage, checkpoint, name, long_sequences):
@@ -137,8 +115,13 @@ def test_what_fits_is_what_it_was(stage, checkpoint, name, long_sequences):
     usual, _ = stage(name, folder, fitting, "usual")
     alone, _ = stage(name, folder, fitting, "alone", long_sequences=long_sequences, overlap=6)
     beside, _ = stage(name, folder, RECORDS, "beside", long_sequences=long_sequences, overlap=6)
-    pd.testing.assert_frame_equal(alone[list(usual)], usual, check_exact=True)
     together = beside[beside["id"].isin(usual["id"])].reset_index(drop=True)[list(usual)].astype(usual.dtypes)
+    if name == "embed":
+        usual, alone, together = (np.stack(each["layer_-1"]) for each in (usual, alone, together))
+        assert np.array_equal(alone, usual)
+        assert together == pytest.approx(usual, abs=1e-5)
+        return
+    pd.testing.assert_frame_equal(alone[list(usual)], usual, check_exact=True)
     pd.testing.assert_frame_equal(together, usual, rtol=0, atol=1e-5)
 
 
@@ -148,16 +131,15 @@ def test_the_beginning_alone_is_read(stage, checkpoint):
     assert table.iloc[1, 1:4].to_numpy(float) == pytest.approx(probabilities(folder, sequence[:20]), abs=1e-5)
     assert list(table["note"])[:2] == ["", "truncated: the first 20 of 50 letters"]
     assert result.manifest["counts"]["truncated"] == 2
-    table, result = stage("embed", folder, RECORDS, "vectors", long_sequences="truncate", pooling="none")
-    own = table[table["id"] == "long"]
-    assert [own["start"].min(), own["end"].max(), len(own)] == [0, 20, 18]
-    assert np.stack(own["vector"]) == pytest.approx(states(folder, sequence[:20]), abs=1e-5)
-    assert result.manifest["counts"] == {"read": 4, "truncated": 2, "rows": len(table)}
+    table, result = stage("embed", folder, RECORDS, "vectors", long_sequences="truncate")
+    assert table["note"][1] == "truncated: the first 20 of 50 letters"
+    alone, _ = stage("embed", folder, [("a", sequence[:20])], "alone")
+    assert table["layer_-1"][1] == pytest.approx(alone["layer_-1"][0], abs=1e-5)
+    assert result.manifest["counts"] == {"read": 4, "truncated": 2, "vectors": 4, "shards": 1}
 
 
 def test_skipped_records_keep_their_row_of_scores(stage, checkpoint, capsys, monkeypatch):
     monkeypatch.setattr(pipeline.predict, "CHUNK", 1)
-    monkeypatch.setattr(pipeline.embed, "CHUNK", 1)
     folder = checkpoint()
     table, result = stage("predict", folder, RECORDS, long_sequences="skip")
     assert list(table["id"]) == [name for name, _ in RECORDS]
@@ -166,9 +148,10 @@ def test_skipped_records_keep_their_row_of_scores(stage, checkpoint, capsys, mon
     counts = result.manifest["counts"]
     assert (counts["read"], counts["scored"], counts["skipped"]) == (4, 2, 2)
     assert sum(counts["labels"].values()) == 2
-    table, result = stage("embed", folder, RECORDS, "vectors", long_sequences="skip")
-    assert list(table["id"]) == ["short", "fits"]
-    assert result.manifest["counts"] == {"read": 4, "skipped": 2, "rows": 2}
+    table, result = stage("embed", folder, RECORDS, "vectors", long_sequences="skip", shard_records=1)
+    assert list(table["id"]) == [name for name, _ in RECORDS]
+    assert list(table["layer_-1"].isna()) == [False, True, False, True]
+    assert result.manifest["counts"] == {"read": 4, "skipped": 2, "vectors": 2, "shards": 4}
     assert capsys.readouterr().err.count("record 'more': skipped: only 20 of 21 letters fit") == 2
 
 
@@ -205,16 +188,17 @@ def test_proteins_around_the_limit_and_far_beyond(stage, checkpoint, how):
         result.manifest["counts"].get(key) for key in result.manifest["counts"] if key.startswith(how)
     )
     assert counts == 3
-    table, _ = stage("embed", folder, records, "vectors", pooling="none", **settings)
+    table, _ = stage("embed", folder, records, "vectors", pooling="per_letter", **settings)
     expected = {
         "skip": lambda n: n if n <= 62 else 0,
         "truncate": lambda n: min(n, 62),
         "window": lambda n: n,
     }
-    sizes = table.groupby("id").size()
-    assert [sizes.get(name, 0) for name, _ in records] == [expected[how](n) for n in lengths]
-    last = table[table["id"] == "p7"]
-    assert np.stack(last["vector"]) == pytest.approx(states(folder, records[-1][1]), abs=1e-5)
+    assert list(table["id"]) == [name for name, _ in records]
+    sizes = [0 if vectors is None else len(vectors) for vectors in table["layer_-1"]]
+    assert sizes == [expected[how](n) for n in lengths]
+    last = np.stack(table["layer_-1"].iloc[-1])
+    assert last == pytest.approx(states(folder, records[-1][1]), abs=1e-5)
 
 
 def test_letters_are_read_as_the_checkpoints_tokenizer_reads_them(stage, checkpoint):

@@ -1,8 +1,6 @@
 """The corpus that prepare writes: what is in it, what is counted, and that equal inputs give equal bytes."""
 
-import gzip
 import json
-import os
 import tempfile
 import threading
 from contextlib import contextmanager
@@ -10,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from datasets import ClassLabel, List, Value, load_from_disk
+from datasets import List, Value, load_from_disk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,14 +19,6 @@ from pipeline.sequences.alphabets import reverse_complement
 
 WHOLE = {"validation": 0, "test": 0}
 SPLITS = ("train", "validation", "test")
-DATA = Path(os.environ.get("STRANDLM_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
-
-
-def shared(name):
-    path = DATA / name
-    if not path.exists():
-        pytest.skip(f"no {path}; set STRANDLM_DATA")
-    return path
 
 
 @pytest.fixture
@@ -256,18 +246,6 @@ def test_up_to_date_unless_something_changed(prepare):
     assert not prepare(">a\nACGA\n", **WHOLE).up_to_date
 
 
-def test_order_of_classes_is_part_of_the_result(tmp_path):
-    for name, letters in (("yes", "AC"), ("no", "GG")):
-        (tmp_path / name).write_text(f">{name}\n{letters}\n")
-    for names in (["yes", "no"], ["no", "yes"]):
-        classes = {name: tmp_path / name for name in names}
-        result = run(PrepareConfig(output=tmp_path / "out", classes=classes, **WHOLE))
-        table = load_from_disk(str(result.folder))["train"]
-        assert not result.up_to_date
-        assert table.features["label"] == ClassLabel(names=names)
-        assert {row["id"]: names[row["label"]] for row in table} == {"yes": "yes", "no": "no"}
-
-
 def test_duplicates_and_conflicts(prepare, capsys):
     table = "sequence,label\nAAAC,x\nAAAC,x\nCCCG,x\ncccg,y\nCCCG,y\nGGGT,y\n"
     result = prepare(table, "in.csv", label_column="label", **WHOLE)
@@ -297,60 +275,6 @@ def test_copies_and_other_strands_share_a_split(prepare):
     assert sum(map(len, seen)) == 60 == len(set().union(*seen))
 
 
-def test_given_splits_keep_the_held_out_copy(prepare):
-    table = (
-        "id,sequence,part\na,AAAC,train\nb,AAAC,test\nc,GTTT,train\nd,CCCC,validation\n"
-        "e,CCCC,train\nf,ACCA,train\ng,ACCA,train\n"
-    )
-    result = prepare(table, "in.csv", split_column="part", validation=1)
-    assert rows(result, "test") == [("b", 0, "AAAC")]
-    assert rows(result, "validation") == [("d", 0, "CCCC")]
-    assert [row[0] for row in rows(result)] == ["c", "f"]
-    leaks = json.loads((result.folder / "leakage.json").read_text())
-    assert set(leaks) == {"corpus", "given"}
-    with pytest.raises(UserError, match=r"record 'a', line 2: 'dev' in column 'part'; use train"):
-        prepare("id,sequence,part\na,AAAC,dev\n", "in.csv", split_column="part")
-
-
-def test_kept_columns_have_types(prepare):
-    table = "id\tsequence\tfold\tscore\tcode\tnote\tnone\nb\tAC\t1\t0.5\t007\tx\t\na\tAG\t-2\t\t08\t\t\n"
-    columns = ["fold", "score", "code", "note", "none"]
-    result = prepare(table, "in.tsv", keep_columns=columns, **WHOLE)
-    dataset = load_from_disk(str(result.folder))["train"]
-    kinds = ["int64", "float64", "string", "string", "string"]
-    assert dataset.features == dict(
-        zip(
-            ["id", "start", "sequence", *columns],
-            map(Value, ["string", "int64", "string", *kinds]),
-            strict=True,
-        )
-    )
-    assert rows(result) == [("b", 0, "AC", 1, 0.5, "007", "x", ""), ("a", 0, "AG", -2, None, "08", "", "")]
-
-
-@pytest.mark.parametrize(
-    ("labels", "names"),
-    [
-        ("b a b", ["a", "b"]),
-        ("10 9 10", ["9", "10"]),
-        ("0 2 5", ["0", "2", "5"]),
-        ("1 x 10", ["1", "10", "x"]),
-    ],
-)
-def test_label_order(prepare, labels, names):
-    cells = [
-        f"{label},{sequence}" for label, sequence in zip(labels.split(), ["AC", "AG", "AT"], strict=True)
-    ]
-    result = prepare("y,sequence\n" + "\n".join(cells), "in.csv", label_column="y", **WHOLE)
-    assert load_from_disk(str(result.folder))["train"].features["label"] == ClassLabel(names=names)
-    assert [names[row[3]] for row in rows(result)] == labels.split()
-
-
-def test_missing_label(prepare):
-    with pytest.raises(UserError, match="record 'b', line 3: no label in column 'y'"):
-        prepare("id,y,sequence\na,1,AC\nb,,AG\n", "in.csv", label_column="y")
-
-
 def test_alignment(prepare):
     a3m = "#A3M\n>q\nMK-L\n>h\nMKabL-\n>g\n----\n"
     settings = {"alphabet": "protein", "aligned": True, **WHOLE}
@@ -360,19 +284,6 @@ def test_alignment(prepare):
     assert result.manifest["counts"]["dropped"] == {"all_unknown": {"rows": 1, "letters": 4}}
     with pytest.raises(UserError, match=r"in.fa: record 'h', line 4: 6 columns where the first record has 4"):
         prepare(a3m, output="fasta", **settings)
-
-
-def test_case_that_gives_labels_away(tmp_path, capsys):
-    promoters, others = (random_fasta(20, 81, seed).split()[1::2] for seed in (0, 1))
-    (tmp_path / "p.fa").write_text(
-        "".join(f">p{i}\n{s[:60].lower()}{s[60:61]}{s[61:].lower()}\n" for i, s in enumerate(promoters))
-    )
-    (tmp_path / "n.fa").write_text("".join(f">n{i}\n{s}\n" for i, s in enumerate(others)))
-    classes = {"promoter": tmp_path / "p.fa", "other": tmp_path / "n.fa"}
-    result = run(PrepareConfig(output=tmp_path / "out", classes=classes, **WHOLE))
-    assert result.manifest["counts"]["case_separates_labels"] is True
-    assert "letter case alone tells the classes apart" in capsys.readouterr().err
-    assert all(row[2].isupper() for row in rows(result))
 
 
 def test_an_empty_split_is_told(prepare, capsys):
@@ -450,12 +361,6 @@ def test_nothing_left_to_train_on(prepare, settings, message):
     assert "\n" not in str(error.value)
 
 
-def test_a_table_of_tests_alone_is_a_corpus_to_evaluate(prepare, capsys):
-    result = prepare("id,sequence,part\na,AAAC,test\nb,GTTT,test\n", "in.csv", split_column="part")
-    assert result.manifest["counts"]["splits"].keys() == {"test"}
-    assert "can be evaluated, not trained on" in capsys.readouterr().err
-
-
 def test_labels_that_differ_on_the_other_strand(prepare, capsys):
     """Of strandless sequences, 10 reverse complements and one copy in test have another label."""
     lines = random_fasta(12, 40).split()[1::2]
@@ -468,12 +373,6 @@ def test_labels_that_differ_on_the_other_strand(prepare, capsys):
         assert (pair["exact"], pair["reverse_complement"]) == (1, 10)
         assert pair["conflicting_labels"] == conflicts
         assert f"and {conflicts} of these have another label there" in capsys.readouterr().err
-
-
-def test_intervals_without_a_genome(prepare):
-    for name in ("g.gff", "x.bed", "x.VCF"):
-        with pytest.raises(UserError, match=rf"{name}: holds intervals, .* intervals need --genome"):
-            prepare("1\t0\t5\n", name)
 
 
 def test_proteins_that_look_like_dna(prepare, capsys):
@@ -496,56 +395,6 @@ def test_other_strands_of_strandless_sequences(prepare):
         "duplicates": {"rows": 1, "letters": 4},
         "conflicting_labels": {"rows": 2, "letters": 8},
     }
-
-
-def test_intervals_of_a_genome(tmp_path):
-    (tmp_path / "g.fa").write_text(">1\nAACCGGTTACGT\n>2\nTTTTTTTTTTGA\n")
-    (tmp_path / "a.bed").write_text("1\t2\t6\tx\t5\t+\n2\t8\t12\ty\t7\t-\n")
-    files = {"input": [tmp_path / "a.bed"], "genome": tmp_path / "g.fa", "keep_columns": ["score"]}
-    result = run(PrepareConfig(output=tmp_path / "out", **files, **WHOLE))
-    assert rows(result) == [("x", 0, "CCGG", 5, "1", 2, 6, "+"), ("y", 0, "TCAA", 7, "2", 8, 12, "-")]
-    features = load_from_disk(str(result.folder))["train"].features
-    assert features["chromosome"] == features["strand"] == Value("string")
-    assert features["window_start"] == features["window_end"] == Value("int64")
-    assert "genome" in result.manifest["inputs"]
-    classes = {"here": tmp_path / "a.bed", "there": tmp_path / "b.bed"}
-    (tmp_path / "b.bed").write_text("1\t0\t6\n")
-    config = PrepareConfig(output=tmp_path / "two", classes=classes, genome=tmp_path / "g.fa", **WHOLE)
-    assert [row[2:4] for row in rows(run(config))] == [("CCGG", 0), ("TCAA", 0), ("AACCGG", 1)]
-
-
-def test_folders_and_globs(tmp_path):
-    (tmp_path / "in").mkdir()
-    for name, text in (("a.fa", "AC"), ("b.fa", "GGG"), ("notes.txt", "no")):
-        (tmp_path / "in" / name).write_text(f">{name}\n{text}\n")
-    for path in (tmp_path / "in", tmp_path / "in" / "*.fa"):
-        result = run(PrepareConfig(output=tmp_path / "out", input=[path], **WHOLE))
-        assert rows(result) == [("a.fa", 0, "AC"), ("b.fa", 0, "GGG")]
-    assert result.up_to_date
-    classes = {"one": tmp_path / "in", "two": tmp_path / "more.fa"}
-    (tmp_path / "more.fa").write_text(">m\nTTT\n")
-    result = run(PrepareConfig(output=tmp_path / "labelled", classes=classes, **WHOLE))
-    assert [row[3] for row in rows(result)] == [0, 0, 1]
-
-
-def test_leakage_of_a_published_benchmark(tmp_path):
-    """GUE's human core promoters: 43 test sequences are in train, 6 of them with the other label."""
-    folder = shared("promoters/gue/prom/prom_core_all")
-    lines = ["sequence,label,split"]
-    for name, split in (("train", "train"), ("dev", "validation"), ("test", "test")):
-        rows = gzip.decompress(next(folder.glob(f"{name}.csv*")).read_bytes()).decode().split()[1:]
-        lines += [f"{row},{split}" for row in rows]
-    table = write(tmp_path / "gue.csv", "\n".join(lines))
-    settings = {"input": [table], "label_column": "label"}
-    result = run(PrepareConfig(output=tmp_path / "given", split_column="split", **settings))
-    leaks = result.manifest["counts"]["leakage"]
-    assert leaks["given"]["test in train"]["exact"] == 43
-    assert leaks["given"]["test in train"]["conflicting_labels"] == 6
-    assert leaks["given"]["test in train"]["shared_kmer"] >= 1308
-    assert leaks["corpus"]["test in train"]["exact"] == 0
-    result = run(PrepareConfig(output=tmp_path / "clusters", split_by="cluster", test=0.1, **settings))
-    pairs = json.loads((result.folder / "leakage.json").read_text())["corpus"]["pairs"].values()
-    assert [pair["exact"] + pair["reverse_complement"] + pair["shared_kmer"] for pair in pairs] == [0, 0, 0]
 
 
 def write(path, text):
@@ -571,52 +420,6 @@ def peak_memory():
     yield lambda: max(seen) - seen[0]
     done.set()
     watcher.join()
-
-
-def test_case_gives_real_labels_away(tmp_path):
-    """Logistic regression on the 3-mers of E. coli promoters: perfect with case kept, honest without."""
-    from sklearn.feature_extraction.text import CountVectorizer
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.metrics import roc_auc_score
-
-    names = ("negative", "positive")
-    classes = {name: shared(f"promoters/ecoli/regulondb93_{name}2860.fa.gz") for name in names}
-    config = PrepareConfig(
-        output=tmp_path / "out", classes=classes, duplicate_ids="rename", validation=0, test=0.3
-    )
-    result = run(config)
-    assert result.manifest["counts"]["case_separates_labels"] is True
-    corpus = load_from_disk(str(result.folder))
-    raw = {}
-    for path in classes.values():
-        lines = gzip.decompress(path.read_bytes()).decode().split(">")[1:]
-        texts = ["".join(record.split("\n")[1:]) for record in lines]
-        raw |= {text.upper(): text for text in texts}
-    scores = {}
-    for kind in ("kept", "folded"):
-        texts = {name: list(rows["sequence"]) for name, rows in corpus.items()}
-        if kind == "kept":
-            texts = {name: [raw[text] for text in of] for name, of in texts.items()}
-        counter = CountVectorizer(analyzer="char", ngram_range=(3, 3), lowercase=False)
-        model = LogisticRegression(max_iter=300).fit(
-            counter.fit_transform(texts["train"]), corpus["train"]["label"]
-        )
-        found = model.predict_proba(counter.transform(texts["test"]))[:, 1]
-        scores[kind] = roc_auc_score(corpus["test"]["label"], found)
-    assert scores["kept"] > 0.99
-    assert 0.7 < scores["folded"] < 0.95
-
-
-def test_similar_real_promoters_stay_together(tmp_path):
-    """986 of the 2860 promoters share 30 bases with another; no cluster of them is torn apart."""
-    path = shared("promoters/ecoli/regulondb93_positive2860.fa.gz")
-    settings = {"split_by": "cluster", "duplicate_ids": "rename", "deduplicate": False, "test": 0.2}
-    result = run(PrepareConfig(output=tmp_path / "out", input=[path], **settings))
-    clusters = {name: list(split["cluster"]) for name, split in load_from_disk(str(result.folder)).items()}
-    sizes = np.unique(np.concatenate(list(clusters.values())), return_counts=True)[1]
-    assert sizes.sum() == 2860
-    assert sizes[sizes > 1].sum() == 986
-    assert sum(len(set(of)) for of in clusters.values()) == len(sizes)
 
 
 def test_memory_does_not_grow_with_a_line(tmp_path):

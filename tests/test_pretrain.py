@@ -84,6 +84,10 @@ def run(token_folder, tmp_path_factory):
 # -- what a run leaves
 
 
+def letters_at(folder, step):
+    return json.loads((folder / f"checkpoints/step-{step:06d}/trainer.json").read_text())["letters"]
+
+
 def test_the_scores_are_those_of_the_checkpoint_and_its_controls(run, token_folder):
     config, result = run
     scores = result.metrics()["bits_per_hidden_base"]
@@ -145,6 +149,7 @@ def test_the_folder_opens_with_the_auto_classes(run):
         "skipped_steps": 0,
         "changed_on_resume": [],
         "weights_of_step": 3,
+        "letters_seen": letters_at(result.folder, 3),
     }
     newest = load_file(result.folder / "checkpoints/step-000003/model.safetensors")
     for name, value in load_file(result.folder / "model.safetensors").items():
@@ -301,6 +306,7 @@ def test_the_weights_that_validated_best_are_the_result(best_config, monkeypatch
     result = pipeline.pretrain.run(best_config.model_copy(update={"keep_best": keep_best}))
     step = 2 if keep_best else 4
     assert result.manifest["counts"]["weights_of_step"] == step
+    assert result.manifest["counts"]["letters_seen"] == letters_at(result.folder, step) > 0
     assert f"the result is step {step} of 4; step 2 validated best (1.0000)" in capsys.readouterr().err
     ours = load_file(result.folder / "model.safetensors")
     for other in (2, 4):

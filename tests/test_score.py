@@ -522,6 +522,17 @@ def test_mistakes_about_classifiers_are_one_line(checkpoint, score, called, prom
         score(checkpoint=checkpoint(), **called, **settings)
 
 
+def test_the_window_is_the_one_that_the_classifier_records(checkpoint, score, called, promoters):
+    given, _ = score(checkpoint=checkpoint(), **called, classifier=promoters[0], classifier_window=WINDOW)
+    path = promoters[0] / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"decision": {"window": WINDOW, "offset": 4}}))
+    recorded, _ = score(checkpoint=checkpoint(), **called, classifier=promoters[0])
+    assert recorded.equals(given)
+    assert recorded["classifier_offset"].nunique() > 2, "the start site is not where alleles are placed"
+    with pytest.raises(UserError, match="offset: 10: not in a window of 10 bases"):
+        score(checkpoint=checkpoint(), **called, classifier=promoters[0], offset=10)
+
+
 def test_several_proteins_need_a_column(checkpoint, score, write):
     settings = {
         "substitutions": write("s.csv", "mutant\nA1G\n"),

@@ -9,13 +9,19 @@ from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     AutoTokenizer,
 )
 
 from .configuration_factored import FactoredConfig
 from .configuration_strand import StrandConfig
 from .modeling_factored import FactoredForMaskedLM, FactoredModel
-from .modeling_strand import StrandForMaskedLM, StrandForSequenceClassification, StrandModel
+from .modeling_strand import (
+    StrandForMaskedLM,
+    StrandForSequenceClassification,
+    StrandForTokenClassification,
+    StrandModel,
+)
 from .tokenization_strand import KmerTokenizer
 
 __all__ = [
@@ -26,6 +32,7 @@ __all__ = [
     "StrandConfig",
     "StrandForMaskedLM",
     "StrandForSequenceClassification",
+    "StrandForTokenClassification",
     "StrandModel",
 ]
 
@@ -36,6 +43,7 @@ for _auto, _config, _model in (
     (AutoModel, StrandConfig, StrandModel),
     (AutoModelForMaskedLM, StrandConfig, StrandForMaskedLM),
     (AutoModelForSequenceClassification, StrandConfig, StrandForSequenceClassification),
+    (AutoModelForTokenClassification, StrandConfig, StrandForTokenClassification),
     (AutoModel, FactoredConfig, FactoredModel),
     (AutoModelForMaskedLM, FactoredConfig, FactoredForMaskedLM),
 ):

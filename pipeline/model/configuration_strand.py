@@ -13,6 +13,7 @@ AUTO_MAP = {
     "AutoModel": "modeling_strand.StrandModel",
     "AutoModelForMaskedLM": "modeling_strand.StrandForMaskedLM",
     "AutoModelForSequenceClassification": "modeling_strand.StrandForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_strand.StrandForTokenClassification",
 }
 VERSION = 1  # of the settings and of the names and shapes of the weights
 CHOICES = {
@@ -23,7 +24,7 @@ CHOICES = {
     "qk_norm_over": ("head", "model"),
     "positions": ("rotary", "sinusoidal", "none"),
     "lm_head": ("linear", "dense"),
-    "classifier_pooling": ("cls", "mean"),
+    "classifier_pooling": ("cls", "mean", "attention"),
 }
 
 
@@ -40,7 +41,9 @@ class StrandConfig(PreTrainedConfig):
     residual stream. With ``sliding_window`` a token sees that many tokens to either side, except in every
     ``global_every``-th layer, the first among them. ``token_dropout`` (Lin et al. 2023,
     doi:10.1126/science.ade2574) makes ``mask_token_id``'s vectors zero and rescales the others for it.
-    ``lm_head`` dense puts a layer with GELU and layer norm before the decoder.
+    ``lm_head`` dense puts a layer with GELU and layer norm before the decoder. ``classifier_pooling``
+    attention weighs tokens by a learned query, all but padding and ``framing_token_ids``, which stand before
+    and after a sequence.
 
     ESM-2's shape is layernorm, gelu, use_bias, token_dropout and a dense head; ESM C's is layernorm with
     norm_bias layers, qk_norm over the model, residual_scale (36 / layers)^0.5 and a dense, untied head.
@@ -80,6 +83,7 @@ class StrandConfig(PreTrainedConfig):
     initializer_range: float = 0.02
     tie_word_embeddings: bool = True
     classifier_pooling: str = "cls"
+    framing_token_ids: list[int] | None = None
     pad_token_id: int | None = 0
     alphabet: str = "dna"
     k: int = 1

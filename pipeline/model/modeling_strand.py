@@ -1,4 +1,4 @@
-"""The strand encoder: a bidirectional Transformer; heads for masked tokens and for whole sequences.
+"""The strand encoder: a bidirectional Transformer; heads for masked tokens, whole sequences and each token.
 
 Shape suffixes: B batch, L tokens, S packed sequences, D model width, H heads, K channels per head, V
 vocabulary, T targets, C classes. This file is copied into every checkpoint: it imports only torch,
@@ -17,7 +17,12 @@ from transformers.masking_utils import (
     packed_sequence_mask_function,
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput, SequenceClassifierOutput
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    MaskedLMOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, dynamic_rope_update
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import (
@@ -255,6 +260,10 @@ def check_offsets(offsets_S: torch.Tensor, B: int, L: int, attention_mask) -> di
     return {"sequence_offsets": offsets_S, "longest_sequence": max(lengths)}
 
 
+class PoolingQuery(nn.Linear):
+    """One query that scores the tokens of a sequence; it starts at zero, where all weigh the same."""
+
+
 class StrandPreTrainedModel(PreTrainedModel):
     """What every strand model shares: its config class, kernels, and what can be recorded."""
 
@@ -274,6 +283,8 @@ class StrandPreTrainedModel(PreTrainedModel):
         if isinstance(module, BranchEnd) and self.config.norm_placement == "pre":
             std = self.config.initializer_range / (2 * self.config.num_hidden_layers) ** 0.5
             initialization.normal_(module.weight, std=std)
+        if isinstance(module, PoolingQuery):
+            initialization.zeros_(module.weight)
 
 
 class StrandModel(StrandPreTrainedModel):
@@ -456,14 +467,31 @@ class StrandForMaskedLM(StrandPreTrainedModel):
 
 
 class StrandForSequenceClassification(StrandPreTrainedModel):
-    """The encoder with a linear classifier on its first token's vector, or on the mean without padding."""
+    """The encoder with a linear classifier on its first token's vector, or on a mean of them.
+
+    The mean is that of all tokens but padding; or one with learned weights (Yang et al. 2016,
+    doi:10.18653/v1/N16-1174), of which special tokens at the ends have none.
+    """
 
     def __init__(self, config: StrandConfig):
         super().__init__(config)
         self.num_labels: int = config.num_labels or 2
         self.model = StrandModel(config)
+        if config.classifier_pooling == "attention":
+            self.pooling_query = PoolingQuery(config.hidden_size, 1, bias=False)
         self.classifier = nn.Linear(config.hidden_size, self.num_labels)
         self.post_init()
+
+    def _attend(self, states_BLD, input_ids, keep_BL) -> torch.Tensor:
+        """Return the mean weighted by the query, over tokens that are kept and do not frame the sequence."""
+        keep_BL = keep_BL.bool()
+        if self.config.framing_token_ids and input_ids is not None:
+            framing = torch.tensor(self.config.framing_token_ids, device=input_ids.device)
+            inner_BL = keep_BL & ~torch.isin(input_ids, framing)
+            keep_BL = torch.where(inner_BL.any(1, keepdim=True), inner_BL, keep_BL)
+        scores_BL = self.pooling_query(states_BLD)[..., 0].float()
+        weights_BL = scores_BL.masked_fill(~keep_BL, torch.finfo(scores_BL.dtype).min).softmax(1)
+        return (states_BLD * weights_BL[..., None].to(states_BLD)).sum(1)
 
     def _pool(self, states_BLD, input_ids, attention_mask) -> torch.Tensor:
         keep_BL = torch.ones_like(states_BLD[..., 0])
@@ -474,6 +502,8 @@ class StrandForSequenceClassification(StrandPreTrainedModel):
         if self.config.classifier_pooling == "cls":
             first_B = keep_BL.argmax(dim=1)  # not 0 where padding is on the left
             return states_BLD[torch.arange(len(states_BLD), device=states_BLD.device), first_B]
+        if self.config.classifier_pooling == "attention":
+            return self._attend(states_BLD, input_ids, keep_BL)
         return (states_BLD * keep_BL[..., None]).sum(1) / keep_BL.sum(1, keepdim=True).clamp(min=1)
 
     @can_return_tuple
@@ -496,4 +526,35 @@ class StrandForSequenceClassification(StrandPreTrainedModel):
             loss = self.loss_function(labels=labels, pooled_logits=logits_BC, config=self.config)
         return SequenceClassifierOutput(
             loss=loss, logits=logits_BC, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class StrandForTokenClassification(StrandPreTrainedModel):
+    """The encoder with a linear classifier on the vector of every token."""
+
+    def __init__(self, config: StrandConfig):
+        super().__init__(config)
+        self.num_labels: int = config.num_labels or 2
+        self.model = StrandModel(config)
+        self.classifier = nn.Linear(config.hidden_size, self.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs,
+    ) -> TokenClassifierOutput:
+        """Classify each token; logits are (B, L, C), ``labels`` is (B, L), -100 where no loss is wanted."""
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
+        logits_BLC = self.classifier(outputs.last_hidden_state)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits_BLC, labels, self.config, **kwargs)
+        return TokenClassifierOutput(
+            loss=loss, logits=logits_BLC, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )

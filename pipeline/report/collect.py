@@ -14,7 +14,7 @@ from pipeline.errors import UserError
 from pipeline.report.texts import kind_of, rule_out
 
 RESERVED = {"title", "simulated", "stages"}
-SCORES = {"value": "score", "untrained": "score_untrained", "optimum": "reference"}
+SCORE, OF_SEED = "score", "_seed_"
 
 
 @dataclass(frozen=True)
@@ -103,14 +103,17 @@ def read_history(path: Path) -> list[dict[str, float]] | None:
     return [steps[step] for step in sorted(steps)]
 
 
-def read_scores(stage: FinishedStage) -> tuple[np.ndarray, dict[str, np.ndarray]] | None:
-    """Return which test sequences are of the positive class, (N,), and their scores by kind, each (N,).
+def read_scores(stage: FinishedStage) -> tuple[np.ndarray, dict[str, list[np.ndarray]]] | None:
+    """Return which test sequences are of the positive class, (N,), and their scores by classifier.
+
+    They are one array (N,) for each seed. The classifier's are under "ours", those of controls under their
+    names, and the best possible ones under "optimum".
 
     Raises:
         UserError: the file has no scores, or not both classes.
     """
     path = stage.folder / "scores.tsv"
-    if stage.kind != "finetune":
+    if stage.kind != "finetune" or stage.manifest["config"].get("task", "classes") != "classes":
         return None
     if not path.is_file():
         return None
@@ -123,13 +126,26 @@ def read_scores(stage: FinishedStage) -> tuple[np.ndarray, dict[str, np.ndarray]
             f"{path}: {positive_N.sum()} of {len(rows)} rows have the label {class_name!r}; "
             "run finetune again with both classes in the test split"
         )
-    scores = {}
-    for kind, column in SCORES.items():
+    scores: dict[str, list[np.ndarray]] = {}
+    for column in _of_scores(list(rows[0])):
         if all(row.get(column) for row in rows):
-            scores[kind] = np.array([_number(path, n, column, row[column]) for n, row in enumerate(rows, 2)])
-    if "value" not in scores:
-        raise UserError(f"{path}: not every row has a {SCORES['value']}; run finetune again")
+            values = [_number(path, n, column, row[column]) for n, row in enumerate(rows, 2)]
+            scores.setdefault(_classifier_of(column), []).append(np.array(values))
+    if "ours" not in scores:
+        raise UserError(f"{path}: not every row has a {SCORE}; run finetune again")
     return positive_N, scores
+
+
+def _of_scores(columns: list[str]) -> list[str]:
+    """Return the columns with scores; where those of every seed are there, not their mean."""
+    scores = [name for name in columns if name == SCORE or name.startswith(f"{SCORE}_")]
+    means = {name.split(OF_SEED)[0] for name in scores if OF_SEED in name}
+    return [name for name in scores if name not in means] + [name for name in columns if name == "reference"]
+
+
+def _classifier_of(column: str) -> str:
+    name = column.split(OF_SEED)[0]
+    return {SCORE: "ours", "reference": "optimum"}.get(name, name.removeprefix(f"{SCORE}_"))
 
 
 def _number(path: Path, line: int, column: str, text: str) -> float:
@@ -157,4 +173,9 @@ def _average_precision(stage: FinishedStage) -> dict[str, float] | None:
     if found is None:
         return None
     positive_N, scores = found
-    return {kind: float(average_precision_score(positive_N, score_N)) for kind, score_N in scores.items()}
+    return {
+        "value" if kind == "ours" else kind: float(
+            np.mean([average_precision_score(positive_N, score_N) for score_N in score_SN])
+        )
+        for kind, score_SN in scores.items()
+    }

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from pipeline.report.collect import FinishedStage, positive_class, read_scores
 from pipeline.report.texts import control_name, kind_of, label_of
 
@@ -51,7 +49,7 @@ def draw_figures(stage: FinishedStage, report: dict[str, Any]) -> dict[str, Pict
     pictures: dict[str, Picture] = {}
     if entry.get("history"):
         pictures |= _training(stage, entry["history"], prefix)
-    pictures |= _classifier(stage, entry, prefix)
+    pictures |= _classifier(stage, prefix)
     pictures |= _logos(stage, entry.get("motifs") or [], prefix)
     if (stage.folder / "map.png").is_file():
         content = (stage.folder / "map.png").read_bytes()
@@ -60,7 +58,7 @@ def draw_figures(stage: FinishedStage, report: dict[str, Any]) -> dict[str, Pict
     return pictures
 
 
-def _svg(draw: Callable[[Any], None], title: str, text: str, size: tuple[float, float] = SIZE) -> Picture:
+def as_svg(draw: Callable[[Any], None], title: str, text: str, size: tuple[float, float] = SIZE) -> Picture:
     """Draw on new axes and return the picture as SVG, with letters as outlines and without a date."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -125,7 +123,7 @@ def _training(stage: FinishedStage, history: list[dict[str, Any]], prefix: str) 
             if controls:
                 axes.legend()
 
-        pictures[name] = _svg(draw, title, text)
+        pictures[name] = as_svg(draw, title, text)
     return pictures
 
 
@@ -133,68 +131,19 @@ def _controls(metric: dict[str, Any]) -> dict[str, float]:
     return {c: metric[c] for c in MARKERS if c != "value" and metric.get(c) is not None}
 
 
-def _classifier(stage: FinishedStage, entry: dict[str, Any], prefix: str) -> dict[str, Picture]:
+def _classifier(stage: FinishedStage, prefix: str) -> dict[str, Picture]:
+    from pipeline.report.classifier_figures import draw_classifier
+
     key = next((key for key in stage.metrics if kind_of(key) == "auroc"), None)
     found = read_scores(stage)
     if key is None or found is None:
         return {}
     metric, name = stage.metrics[key], positive_class(stage)
-    pictures = {
-        "roc": _roc(*found, metric, f"{prefix}ROC curve, {name}"),
-        "precision_recall": _precision_recall(
-            *found, entry["average_precision"], f"{prefix}precision and recall, {name}"
-        ),
-    }
+    pictures = draw_classifier(*found, {**metric, "positive": name}, prefix)
     groups = {n: g for n, g in (metric.get("by_group") or {}).items() if g.get("value") is not None}
     if groups:
         pictures["groups"] = _groups(groups, f"{prefix}{name} against each group")
     return pictures
-
-
-def _curve_label(kind: str, what: str, area: float | None) -> str:
-    name = "this run" if kind == "value" else control_name("_auroc", kind)
-    return name if area is None else f"{name}: {what} {area:.3f}"
-
-
-def _line(kind: str) -> dict[str, Any]:
-    return {"color": COLOURS[kind], "linestyle": "-" if kind == "value" else "--", "linewidth": 1.6}
-
-
-def _roc(
-    positive_N: np.ndarray, scores: dict[str, np.ndarray], metric: dict[str, Any], title: str
-) -> Picture:
-    from sklearn.metrics import roc_curve
-
-    labels = {kind: _curve_label(kind, "AUROC", metric.get(kind)) for kind in scores}
-
-    def draw(axes) -> None:
-        for kind, score_N in scores.items():
-            false_T, true_T, _ = roc_curve(positive_N, score_N)
-            axes.plot(false_T, true_T, label=labels[kind], **_line(kind))
-        axes.plot([0, 1], [0, 1], color=COLOURS["random"], linestyle=":", label="coin: AUROC 0.500")
-        axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1.01))
-        axes.legend(loc="lower right")
-
-    return _svg(draw, title, f"{'; '.join(labels.values())}.")
-
-
-def _precision_recall(
-    positive_N: np.ndarray, scores: dict[str, np.ndarray], areas: dict[str, float], title: str
-) -> Picture:
-    from sklearn.metrics import precision_recall_curve
-
-    share = float(positive_N.mean())
-    labels = {kind: _curve_label(kind, "average precision", areas.get(kind)) for kind in scores}
-
-    def draw(axes) -> None:
-        for kind, score_N in scores.items():
-            precision_T, recall_T, _ = precision_recall_curve(positive_N, score_N, drop_intermediate=True)
-            axes.plot(recall_T, precision_T, drawstyle="steps-pre", label=labels[kind], **_line(kind))
-        axes.axhline(share, color=COLOURS["random"], linestyle=":", label=f"share of positives: {share:.3f}")
-        axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.01))
-        axes.legend(loc="lower left")
-
-    return _svg(draw, title, f"{'; '.join(labels.values())}.")
 
 
 def _groups(groups: dict[str, dict[str, Any]], title: str) -> Picture:
@@ -203,7 +152,7 @@ def _groups(groups: dict[str, dict[str, Any]], title: str) -> Picture:
     def draw(axes) -> None:
         for kind in kinds:
             points = [(g[kind], n) for n, g in enumerate(groups.values()) if g.get(kind) is not None]
-            name = _curve_label(kind, "", None)
+            name = "this run" if kind == "value" else control_name("_auroc", kind)
             axes.plot(
                 *zip(*points, strict=True),
                 MARKERS[kind],
@@ -219,7 +168,7 @@ def _groups(groups: dict[str, dict[str, Any]], title: str) -> Picture:
 
     values = ", ".join(f"{name} {group['value']:.3f}" for name, group in groups.items())
     size = (SIZE[0], 1.8 + 0.35 * len(groups))
-    return _svg(draw, title, f"AUROC of the class against each group of negatives: {values}.", size)
+    return as_svg(draw, title, f"AUROC of the class against each group of negatives: {values}.", size)
 
 
 def _logos(stage: FinishedStage, motifs: list[dict[str, Any]], prefix: str) -> dict[str, Picture]:

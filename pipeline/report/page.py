@@ -28,6 +28,8 @@ PARTS = {
     "Contacts": ("contacts",),
 }
 OTHERS = "Other stages"
+COMPARED = {"mcc": "MCC", "auroc": "AUROC", "auprc": "AUPRC", "accuracy": "accuracy"}
+AGAINST = {"mcc": "MCC", "auroc": "AUROC", "false_positive_rate": "false positive rate"}
 FIRST_COUNTS = ("read", "kept", "dropped", "changed")
 DIGEST = 12
 
@@ -154,10 +156,49 @@ def _figure(picture: Picture) -> str:
 
 
 def _metric(key: str, metric: dict[str, Any]) -> str:
-    """Return everything a metric holds: its numbers in one table, groups in another."""
-    content = _in_words(key, {name: value for name, value in metric.items() if name != "by_group"})
+    """Return everything a metric holds: a classifier beside its controls, other numbers, groups."""
+    tables, held = _compared(key, metric), {"by_group"}
+    if tables:
+        held |= {"at_threshold", "macro", "controls", "other_negatives", "intervals", "sd"}
+    content = _in_words(key, {name: value for name, value in metric.items() if name not in held})
+    if isinstance(errors := content.get("calibration"), dict):
+        content["calibration"] = {n: value for n, value in errors.items() if not n.startswith("reliability")}
     groups = {group: _in_words(key, inner) for group, inner in (metric.get("by_group") or {}).items()}
-    return nested(content | ({"group": groups} if groups else {}), label_of(key))
+    return tables + nested(content | ({"group": groups} if groups else {}), label_of(key))
+
+
+def _compared(key: str, metric: dict[str, Any]) -> str:
+    """Return a classifier and its controls in a table, and what they make of other negatives in another."""
+    chosen = metric.get("at_threshold") or metric.get("macro")
+    if not chosen or "controls" not in metric:
+        return ""
+    rows = [["this run", *(_with_interval(chosen, name) for name in COMPARED), None, None]]
+    for control, figures in metric["controls"].items():
+        ahead = [_ahead(figures["ours_minus_it"][name]) for name in ("mcc", "auroc")]
+        rows.append([control, *(_with_interval(figures, name) for name in COMPARED), *ahead])
+    head = ["classifier", *COMPARED.values(), "this run is ahead: MCC", "AUROC"]
+    found = table(head, rows, f"{label_of(key)}: beside the controls (95 % intervals)")
+    others = [
+        [name, "this run" if which is None else which, other["n"], *(_with_interval(f, n) for n in AGAINST)]
+        for name, other in metric.get("other_negatives", {}).items()
+        for which, f in [(None, other), *other["controls"].items()]
+    ]
+    if others:
+        head = ["negatives", "classifier", "n", *AGAINST.values()]
+        found += table(head, others, f"{label_of(key)}: against negatives that none was trained on")
+    return found
+
+
+def _with_interval(figures: dict[str, Any], name: str) -> str | None:
+    value, interval = figures.get(name), figures["intervals"].get(name)
+    if value is None or interval is None:
+        return None
+    spread = f" \N{PLUS-MINUS SIGN} {shown(figures['sd'][name])}" if name in figures.get("sd", {}) else ""
+    return f"{shown(value)}{spread} ({shown(interval[0])} to {shown(interval[1])})"
+
+
+def _ahead(difference: dict[str, Any]) -> str | None:
+    return _with_interval({"by": difference["difference"], "intervals": {"by": difference["interval"]}}, "by")
 
 
 def _in_words(key: str, numbers: dict[str, Any]) -> dict[str, Any]:

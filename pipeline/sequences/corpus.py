@@ -64,6 +64,32 @@ def load_corpus(folder: Path, key: str = "data") -> "DatasetDict":
     return splits
 
 
+def window_facts(folder: Path) -> tuple[int | None, int | None]:
+    """Return the length that all rows of a corpus have, and the index of the anchor base in each.
+
+    The anchor is what windows of a genome were cut around, such as a transcription start; its index counts
+    from 0, along the window's strand. It is None where there was no anchor, or where some rows are not whole
+    windows around one. The length, and with it the index, is None where rows differ in length.
+
+    Raises:
+        UserError: the folder was not written by prepare.
+    """
+    import pyarrow.compute as pc
+
+    splits, config = load_corpus(folder), read_manifest(folder)["config"]
+    lengths: set[int] = set()
+    for rows in splits.values():
+        letters = rows.data.column("sequence")
+        lengths.update(pc.call_function("binary_length", [letters]).unique().to_pylist())
+    if len(lengths) != 1:
+        return None, None
+    length, upstream = lengths.pop(), config["upstream"]
+    if config["anchor"] is None or length != upstream + 1 + config["downstream"]:
+        return length, None
+    uncut = any("" in rows.data.column("chromosome").unique().to_pylist() for rows in splits.values())
+    return length, None if uncut else upstream
+
+
 def check_alphabet(folder: Path, alphabet: str, checkpoint: Path) -> None:
     """Refuse a corpus that a model cannot read: the letters of DNA are residues, too.
 

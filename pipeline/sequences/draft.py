@@ -215,7 +215,14 @@ def split_by(config: PrepareConfig) -> str:
     return by if by != "auto" else "block" if config.block else "sequence"
 
 
+def splits_given(config: PrepareConfig) -> bool:
+    """Return whether a column or the files' names say which split every record is for."""
+    return bool(config.split_column) or config.split_by == "file"
+
+
 def drawn_shares(config: PrepareConfig) -> tuple[float, float]:
     """Return the shares of validation and test that are drawn at random: none of a split that is given."""
+    if splits_given(config):
+        return 0.0, 0.0
     given = config.test_input or config.test_names
     return 0.0 if config.validation_names else config.validation, 0.0 if given else config.test

@@ -70,7 +70,7 @@ class Intake:
         spool: where rows go.
         notes: where dropped rows are counted.
         class_of: class of each file, if files are classes.
-        tests: files whose records are for the test split alone.
+        split_of: split of each file whose records are for one.
     """
 
     def __init__(
@@ -79,9 +79,10 @@ class Intake:
         spool: Spool,
         notes: Notes,
         class_of: Mapping[Path, str] | None = None,
-        tests: frozenset[Path] = frozenset(),
+        split_of: Mapping[Path, str] | None = None,
     ):
-        self.config, self.spool, self.class_of, self.tests = config, spool, class_of or {}, tests
+        self.config, self.spool = config, spool
+        self.class_of, self.split_of = class_of or {}, split_of or {}
         self.tally = Tally(notes)
         self.labels: dict[str, int] = {name: code for code, name in enumerate(config.classes)}
         self._columns: int | None = None
@@ -200,7 +201,7 @@ class Intake:
         """Return the split that the record was given for; train where it was not."""
         column = self.config.split_column
         if not column:
-            return SPLITS.index("test" if record.path in self.tests else "train")
+            return SPLITS.index(self.split_of.get(record.path, "train"))
         name = record.columns[column]
         if name not in SPLITS:
             raise UserError(f"{record.where()}: {name!r} in column {column!r}; use train, validation or test")

@@ -4,8 +4,9 @@ Memory is a small multiple of the longest record (of the longest piece, for FAST
 200 bytes for every id.
 """
 
+import io
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -15,7 +16,7 @@ from pipeline.errors import UserError
 from pipeline.sequences.alphabets import DEFAULTS, BadSequenceError, clean
 from pipeline.sequences.fasta import read_fasta
 from pipeline.sequences.fastq import read_fastq
-from pipeline.sequences.files import find_files, format_of, is_a3m, opened
+from pipeline.sequences.files import FORMATS, extension, find_files, format_of, is_a3m, opened
 from pipeline.sequences.flatfiles import read_flatfile, read_stockholm
 from pipeline.sequences.records import SHOWN, Notes, Record, Source
 from pipeline.sequences.tables import DELIMITERS, read_parquet, read_table
@@ -34,6 +35,8 @@ def read_files(
     on_bad: Literal["error", "skip"] = "error",
     notes: Notes | None = None,
     piece: int | None = None,
+    header: bool = True,
+    seen: Mapping[str, tuple[Path, int]] | None = None,
 ) -> Iterator[Record]:
     """Yield the records of several files, in order, each with an id of its own.
 
@@ -52,15 +55,18 @@ def read_files(
             (inside sequence lines), ``kmers_joined`` (records) and ``files_not_read`` are counted.
         piece: cut FASTA records into consecutive pieces of this many letters (the last one: at most); other
             formats give whole records.
+        header: whether the first line of CSV and TSV names the columns; if not, they are called column_1,
+            column_2, ..., and a text of unknown extension is a table of one column, unless it is FASTA.
+        seen: ids that are taken, each with the file and line of its record.
 
     Raises:
         UserError: a file is missing, damaged, in no known format, holds intervals, or no record with letters.
     """
     notes = Notes() if notes is None else notes
-    ids = _Ids(duplicate_ids, notes)
+    ids = _Ids(duplicate_ids, notes, seen or {})
     for path in find_files(paths, notes):
         first, empties, bad = ids.number, notes["empty"], notes["bad_records"]
-        source = Source(path, sequence_column, id_column, keep, on_bad, notes, piece)
+        source = Source(path, sequence_column, id_column, keep, on_bad, notes, piece, header)
         for raw in _parse(source):
             record = ids.name(raw)
             if record.sequence:
@@ -115,6 +121,8 @@ def _parse(source: Source) -> Iterator[Record]:
     """Yield raw records: ids may be empty or repeated, sequences may be empty."""
     with opened(source.path) as file:
         kind = format_of(source.path, file)
+        if kind == "fasta" and not source.header and _is_list(source.path, file):
+            kind = "tsv"
         if kind in DELIMITERS:
             yield from read_table(source, file, DELIMITERS[kind])
         elif kind == "parquet":
@@ -129,15 +137,20 @@ def _parse(source: Source) -> Iterator[Record]:
             yield from read_flatfile(source, file, kind)
 
 
+def _is_list(path: Path, file: io.BufferedReader) -> bool:
+    """Tell whether a text that no extension says the format of is no FASTA."""
+    return extension(path) not in FORMATS and not file.peek(1).lstrip().startswith((b">", b";"))
+
+
 class _Ids:
     """Counts records, and sees to it that every one has an id, and that no two have the same."""
 
-    def __init__(self, duplicates: str, notes: Notes):
+    def __init__(self, duplicates: str, notes: Notes, seen: Mapping[str, tuple[Path, int]]):
         self.duplicates = duplicates
         self.notes = notes
         self.number = 0
         self.current = ""
-        self.seen: dict[str, tuple[Path, int]] = {}
+        self.seen = dict(seen)
         self.copies: Counter[str] = Counter()
 
     def name(self, record: Record) -> Record:

@@ -77,6 +77,7 @@ class Source:
     on_bad: Literal["error", "skip"]
     notes: Notes
     piece: int | None
+    header: bool = True
 
     def refuse(self, where: str, fault: str, remedy: str, letters: int = 0) -> None:
         """Stop because of a bad record, or count and name it and the letters known of it, as was asked.

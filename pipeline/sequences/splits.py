@@ -1,4 +1,4 @@
-"""Splits by content, by name, and with a gap between neighbours.
+"""Splits by content, by name of record or file, and with a gap between neighbours.
 
 Random ones depend on the sequences themselves, never on their order or number: a group's place is a hash of
 the seed and of the group, so adding records moves no other group (except one that filled a split that would
@@ -7,14 +7,18 @@ have been empty, and one that weighs more, or no longer more, than the share ask
 
 import difflib
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import xxhash
 
 from pipeline.errors import UserError
 from pipeline.keyed import mix, uniforms
+from pipeline.sequences.files import COMPRESSED
 
 SPLITS = ("train", "validation", "test")
+FILES = {"train": "train", "test": "test"}
+FILES |= dict.fromkeys(("dev", "val", "valid", "validation"), "validation")
 
 
 def digest(sequence: bytes | str) -> int:
@@ -95,6 +99,21 @@ def named_splits(
                 raise UserError(f"test_names: {name!r} is in validation_names, too; remove one of the two")
             split_of[name] = split
     return np.array([split_of[name] for name in names_N], dtype=np.int8)
+
+
+def file_split(path: Path) -> str:
+    """Return the split that a file is named after, whatever its extensions: one of `FILES`, in any case.
+
+    Raises:
+        UserError: the name is none of those.
+    """
+    plain = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
+    if plain.stem.lower() not in FILES:
+        raise UserError(
+            f"{path}: {plain.stem!r} names no split, and split_by is file; call it train, dev (val, valid, "
+            "validation) or test, or leave the file out"
+        )
+    return FILES[plain.stem.lower()]
 
 
 def trim_buffers(

@@ -10,29 +10,24 @@ colons, as in ProteinGym (Notin et al. 2023, doi:10.1101/2023.12.07.570727).
 
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
-from pipeline.config import LettersConfig
 from pipeline.errors import UserError
-from pipeline.sequences.alphabets import RESIDUES, BadSequenceError, clean, reverse_complement
+from pipeline.sequences.alphabets import RESIDUES, reverse_complement
 from pipeline.sequences.files import FORMATS, extension, opened
+from pipeline.sequences.genomes import IndexedGenome
 from pipeline.sequences.intervals import (
     UnusableError,
     interval_format,
     listed,
     numbered_lines,
-    open_indexed,
     parse_vcf,
     suggestion,
 )
 from pipeline.sequences.records import Notes, Source
 from pipeline.sequences.tables import DELIMITERS, table_rows
-
-if TYPE_CHECKING:
-    from pyfaidx import Faidx
 
 BASES = set("ACGT")
 SUBSTITUTION = re.compile(r"([A-Z])([0-9]{1,9})([A-Z])")
@@ -128,63 +123,47 @@ class Placed:
     new: str
 
 
-class Genome:
-    """The letters of a genome, read as a tokenizer reads them."""
+def alleles_of(variant: Variant, genome: IndexedGenome, reach: int) -> Alleles:
+    """Return both alleles of a variant with ``reach`` letters on both sides, or what there is of them.
 
-    def __init__(self, path: Path, index: "Faidx", letters: LettersConfig):
-        self.path = path
-        self.lengths: dict[str, int] = {name: entry.rlen for name, entry in index.index.items()}
-        self._index = index
-        self._letters = letters
+    Raises:
+        UnscorableError: the variant has a fault, the genome has no such record, place or reference allele
+            there, or letters that are no bases.
+    """
+    if variant.fault:
+        raise UnscorableError(variant.fault)
+    _check(variant, genome)
+    assert variant.position is not None
+    reference, alternative = variant.reference.upper(), variant.alternative.upper()
+    before, after = _common(reference, alternative)
+    start = variant.position - 1 + before
+    end = variant.position - 1 + len(reference) - after
+    name, length = variant.chromosome, genome.lengths[variant.chromosome]
+    try:
+        left = genome.fetch(name, max(0, start - reach), start).decode()
+        right = genome.fetch(name, end, min(end + reach, length)).decode()
+    except UserError as error:
+        raise UnscorableError(str(error)) from None
+    old, new = (allele[before : len(allele) - after] for allele in (reference, alternative))
+    return Alleles(left, old, new, right)
 
-    def alleles(self, variant: Variant, reach: int) -> Alleles:
-        """Return both alleles of a variant with ``reach`` letters on both sides, or what there is of them.
 
-        Raises:
-            UnscorableError: the variant has a fault, the genome has no such record, place or reference allele
-                there, or letters that are no bases.
-        """
-        if variant.fault:
-            raise UnscorableError(variant.fault)
-        self._check(variant)
-        assert variant.position is not None
-        reference, alternative = variant.reference.upper(), variant.alternative.upper()
-        before, after = _common(reference, alternative)
-        start = variant.position - 1 + before
-        end = variant.position - 1 + len(reference) - after
-        return Alleles(
-            self._fetch(variant.chromosome, max(0, start - reach), start),
-            reference[before : len(reference) - after],
-            alternative[before : len(alternative) - after],
-            self._fetch(variant.chromosome, end, end + reach),
-        )
-
-    def _check(self, variant: Variant) -> None:
-        """Refuse a variant that the genome does not have, or whose reference allele is not made of bases."""
-        name, start = variant.chromosome, (variant.position or 0) - 1
-        if name not in self.lengths:
-            hint = suggestion([name], self.lengths.keys())
-            raise UnscorableError(f"{self.path} has no record {name!r}; {hint}")
-        end = start + len(variant.reference)
-        if end > self.lengths[name]:
-            raise UnscorableError(
-                f"the reference allele ends at {end}, but {name!r} has {self.lengths[name]}"
-            )
-        found = str(self._index.fetch(name, start + 1, end)).upper()
-        if found != variant.reference.upper():
-            place = f"from base {start + 1} of {name!r} on"
-            text = f"the reference allele is {variant.reference!r}, but the genome has {found!r} {place}"
-            raise UnscorableError(f"{text}; is it the genome that was called?")
-        if not set(found) <= BASES:
-            raise UnscorableError(f"the reference allele {found!r} holds letters other than A, C, G and T")
-
-    def _fetch(self, name: str, start: int, end: int) -> str:
-        end = min(end, self.lengths[name])
-        letters = str(self._index.fetch(name, start + 1, end)) if start < end else ""
-        try:
-            return clean(letters.encode(), "dna", self._letters).sequence.decode()
-        except BadSequenceError as error:
-            raise UnscorableError(f"{name!r} from base {start + 1} on: {error}") from None
+def _check(variant: Variant, genome: IndexedGenome) -> None:
+    """Refuse a variant that the genome does not have, or whose reference allele is not made of bases."""
+    name, start = variant.chromosome, (variant.position or 0) - 1
+    if name not in genome.lengths:
+        hint = suggestion([name], genome.lengths.keys())
+        raise UnscorableError(f"{genome.path} has no record {name!r}; {hint}")
+    end = start + len(variant.reference)
+    if end > genome.lengths[name]:
+        raise UnscorableError(f"the reference allele ends at {end}, but {name!r} has {genome.lengths[name]}")
+    found = genome.raw(name, start, end).decode().upper()
+    if found != variant.reference.upper():
+        place = f"from base {start + 1} of {name!r} on"
+        text = f"the reference allele is {variant.reference!r}, but the genome has {found!r} {place}"
+        raise UnscorableError(f"{text}; is it the genome that was called?")
+    if not set(found) <= BASES:
+        raise UnscorableError(f"the reference allele {found!r} holds letters other than A, C, G and T")
 
 
 def _common(first: str, second: str) -> tuple[int, int]:
@@ -193,18 +172,6 @@ def _common(first: str, second: str) -> tuple[int, int]:
     after = next((n for n in range(shorter) if first[-1 - n] != second[-1 - n]), shorter)
     before = next((n for n in range(shorter - after) if first[n] != second[n]), shorter - after)
     return before, after
-
-
-@contextmanager
-def open_genome(path: Path, letters: LettersConfig) -> Iterator[Genome]:
-    """Open a genome in any sequence format for the letters around variants.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
-    policy = letters.model_copy(update={"case": "fold", "stops": "error", "gaps": "error"})
-    with open_indexed(path, Notes()) as index:
-        yield Genome(path, index, policy)
 
 
 def read_variants(path: Path) -> list[Variant]:
@@ -256,7 +223,7 @@ def _fault(reference: str, allele: str) -> str:
     return "both alleles are the same" if allele.upper() == reference.upper() else ""
 
 
-def check_names(variants: list[Variant], path: Path, genome: Genome) -> None:
+def check_names(variants: list[Variant], path: Path, genome: IndexedGenome) -> None:
     """Refuse variants none of which is on a record of the genome, before anything is scored.
 
     Raises:

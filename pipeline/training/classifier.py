@@ -14,6 +14,7 @@ from pipeline.errors import UserError, reason
 from pipeline.tokens.kmers import Codec, codec_of, read_facts
 from pipeline.tokens.windows import Context
 
+OTHER_TASKS = {"regression": "values", "multi_label_classification": "several labels"}
 OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 
 
@@ -25,6 +26,12 @@ def frame(ids: np.ndarray, codec: Codec) -> np.ndarray:
 def encode(sequence: str, codec: Codec) -> np.ndarray:
     """Return the ids (T,) of a cleaned sequence, framed by special tokens."""
     return frame(codec.tokens(codec.codes(sequence)).ids, codec)
+
+
+def encode_all(sequences: Sequence[str], codec: Codec) -> list[np.ndarray]:
+    """Return the ids (T,) of each of many cleaned sequences, framed; faster than one after the other."""
+    batch = codec.batch([codec.codes(sequence) for sequence in sequences])
+    return np.split(batch.ids, batch.offsets[1:-1])
 
 
 def pad(pieces: Sequence[np.ndarray], codec: Codec) -> dict[str, torch.Tensor]:
@@ -82,7 +89,7 @@ def window_logits(model, codec: Codec, windows: Sequence[np.ndarray], batch_size
 
 def class_logits(model, codec: Codec, sequences: Sequence[str], batch_size: int) -> np.ndarray:
     """Return the logits (N, C) of cleaned sequences that fit into the model's context, in their order."""
-    windows = [codec.tokens(codec.codes(sequence)).ids for sequence in sequences]
+    windows = [framed[1:-1] for framed in encode_all(sequences, codec)]
     return window_logits(model, codec, windows, batch_size)
 
 
@@ -99,6 +106,20 @@ def enough_memory(batch_size: int) -> Iterator[None]:
         if not any(words in str(error) for words in OUT_OF_MEMORY):
             raise
         raise UserError(f"batch_size: {batch_size}: out of memory; pass a smaller --batch-size") from None
+
+
+def check_finite(logits: np.ndarray, learning_rate: float) -> np.ndarray:
+    """Return the logits of a trained network if all are numbers.
+
+    Raises:
+        UserError: they are not, since training diverged at that rate.
+    """
+    if not np.isfinite(logits).all():
+        raise UserError(
+            f"learning_rate: {learning_rate}: training diverged, the scores are no numbers; "
+            "pass a smaller --learning-rate"
+        )
+    return logits
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -208,10 +229,18 @@ def load_classifier(checkpoint: Path):
     """Return a sequence classifier and its codec.
 
     Raises:
-        UserError: the checkpoint holds no trained classifier.
+        UserError: the checkpoint holds no trained classifier, or one that says something else than classes.
     """
     from transformers import AutoModelForSequenceClassification
 
     lacks = "holds no trained classifier; run strandlm finetune on it"
     model = load_model(AutoModelForSequenceClassification, checkpoint, "finetune", lacks)
+    says = OTHER_TASKS.get(model.config.problem_type)
+    if any(name.endswith("ForTokenClassification") for name in model.config.architectures or ()):
+        says = "a class for each letter"
+    if says:
+        raise UserError(
+            f"checkpoint: {checkpoint} gives {says}, not one class for a sequence; pass a classifier that "
+            "finetune wrote for task classes"
+        )
     return model, codec_of(checkpoint)

@@ -61,14 +61,20 @@ def control_logits(name: str, codec: Codec, splits: Mapping[str, Rows], seed: in
     """
     if name == "cnn":
         return _network_logits(splits, codec.n_real, seed)
-    choices = {"gc": [gc_content], "positions": [partial(one_hot, letters=codec.n_real)]}
-    choices["kmers"] = [
-        partial(kmer_shares, k=k, letters=codec.n_real)
-        for k in _word_lengths(codec.n_real, "validation" in splits)
-    ]
     if name == "pwm":
-        choices["pwm"] = [weight_matrices(splits["train"], codec.n_real)]
-    return _regression_logits(splits, choices[name])
+        return _regression_logits(splits, [weight_matrices(splits["train"], codec.n_real)])
+    return _regression_logits(splits, feature_choices(name, codec, "validation" in splits))
+
+
+def feature_choices(name: str, codec: Codec, chosen: bool) -> list[Callable]:
+    """Return what makes features of letter codes for ``gc``, ``kmers`` or ``positions``.
+
+    Of k-mers these are several if validation rows can choose among them (``chosen``).
+    """
+    choices = {"gc": [gc_content], "positions": [partial(one_hot, letters=codec.n_real)]}
+    lengths = _word_lengths(codec.n_real, chosen)
+    choices["kmers"] = [partial(kmer_shares, k=k, letters=codec.n_real) for k in lengths]
+    return choices[name]
 
 
 def _word_lengths(letters: int, chosen: bool) -> list[int]:

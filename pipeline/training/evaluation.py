@@ -1,9 +1,9 @@
-"""A classifier beside its controls: the same rows, the same resamples, each with a threshold of its own.
+"""A classifier beside its controls: the same rows, the same resamples, each with thresholds of its own.
 
-Shapes: N sequences, C classes.
+Shapes: N scored rows, V validation rows, M other negatives, S seeds, C classes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,22 +18,35 @@ from pipeline.training.metrics import (
     best_threshold,
     bootstrap,
     calibration_error,
+    measure,
+    reliability,
 )
 
 SAID = {"mcc": "MCC", "auroc": "AUROC"}
-Scores = Mapping[str, np.ndarray]  # probabilities (N, C) by split
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What a classifier says of rows, trained with one seed or with S, each time on whatever holds them out.
+
+    ``scores`` are S arrays of probabilities (N, C), ``thresholds`` and ``temperatures`` S arrays (N,): those
+    of the network that scored the row.
+    """
+
+    scores: Sequence[np.ndarray]
+    thresholds: Sequence[np.ndarray]
+    temperatures: Sequence[np.ndarray]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What classifiers are judged by: the classes (N,) of validation rows, if any, and of scored rows.
+    """What classifiers are judged by: the classes (N,) of scored rows.
 
-    ``scored`` is the split that figures are of. Of two classes, ``positive`` is called by a threshold that is
-    chosen on validation; of more, the likeliest is called.
+    Of two classes, ``positive`` is called by a threshold that is chosen on validation; of more, the likeliest
+    is called. Rows of one of the ``clusters`` (N,) are resampled together.
     """
 
-    labels: Mapping[str, np.ndarray]
-    scored: str
+    labels: np.ndarray
     names: list[str]
     positive: int
     clusters: np.ndarray | None
@@ -42,31 +55,34 @@ class Evaluation:
     @property
     def is_positive(self) -> np.ndarray:
         """Return which scored rows (N,) are of the positive class."""
-        return self.labels[self.scored] == self.positive
+        return self.labels == self.positive
 
-    def threshold(self, scores: Scores) -> float:
+    def threshold(self, label_V: np.ndarray | None, scores_VC: np.ndarray | None) -> float:
         """Return the threshold of the highest MCC on validation; 0.5 without, or with more classes than 2."""
-        if len(self.names) > 2 or "validation" not in self.labels:
+        if len(self.names) > 2 or label_V is None or scores_VC is None:
             return EVEN
-        positive_N = self.labels["validation"] == self.positive
-        return best_threshold(positive_N, scores["validation"][:, self.positive])
+        return best_threshold(label_V == self.positive, scores_VC[:, self.positive])
 
-    def judge(self, scores: Scores) -> tuple[dict[str, float], Resampled]:
-        """Return the threshold, if one is used, and the measures of scored rows.
-
-        All classifiers are seen in the same resamples.
-        """
-        labels_N, scores_NC = self.labels[self.scored], scores[self.scored]
+    def judged(self, label_N: np.ndarray, scores_NC: np.ndarray, threshold: float | np.ndarray) -> Judged:
+        """Return rows and what is called for them: at a threshold (of all, or of each), or the likeliest."""
         if len(self.names) > 2:
-            return {}, self._resampled(among_all(labels_N, scores_NC))
-        threshold = self.threshold(scores)
-        judged = against_rest(labels_N, scores_NC, self.positive, threshold)
-        return {"threshold": threshold}, self._resampled(judged)
+            return among_all(label_N, scores_NC)
+        return against_rest(label_N, scores_NC, self.positive, threshold)
 
-    def _resampled(self, judged: Judged) -> Resampled:
+    def judge(self, predicted: Predicted) -> tuple[dict[str, Any], Resampled]:
+        """Return the threshold, if one is used, or the lowest and the highest; and the measures.
+
+        All classifiers are seen in the same resamples. With several seeds a measure is taken of each and
+        averaged.
+        """
+        pairs = zip(predicted.scores, predicted.thresholds, strict=True)
+        found = self._resampled([self.judged(self.labels, *pair) for pair in pairs])
+        return ({} if len(self.names) > 2 else _of_runs("threshold", predicted.thresholds)), found
+
+    def _resampled(self, judged: list[Judged]) -> Resampled:
         return bootstrap(judged, self.clusters, self.seed)
 
-    def figures(self, ours: Scores, temperature: float, controls: Mapping[str, Scores]) -> dict[str, Any]:
+    def figures(self, ours: Predicted, controls: Mapping[str, Predicted]) -> dict[str, Any]:
         """Return the object for metrics.json.
 
         Its measures are those of the positive class against the rest at a threshold of 0.5. ``at_threshold``
@@ -74,80 +90,134 @@ class Evaluation:
         all classes (accuracy and MCC over all, means over the classes of what is of one class). Controls and
         their differences are measured like that.
         """
-        labels_N, scores_NC = self.labels[self.scored], ours[self.scored]
-        even = self._resampled(against_rest(labels_N, scores_NC, self.positive)).summary()
+        even = [against_rest(self.labels, scores_NC, self.positive) for scores_NC in ours.scores]
+        at_even = self._resampled(even).summary()
         fact, judged = self.judge(ours)
         return {
-            **{name: value for name, value in even.items() if name != "auroc"},
+            **{name: value for name, value in at_even.items() if name != "auroc"},
             "at_threshold" if fact else "macro": {**fact, **judged.summary()},
-            "calibration": _calibration(labels_N, scores_NC, temperature),
-            "controls": {name: self._compare(scores, judged) for name, scores in controls.items()},
+            "calibration": _calibration(self.labels, ours),
+            "controls": {name: self._compare(each, judged) for name, each in controls.items()},
             "n_positive": int(self.is_positive.sum()),
             "n_negative": int((~self.is_positive).sum()),
             "positive": self.names[self.positive],
         }
 
-    def _compare(self, scores: Scores, ours: Resampled) -> dict[str, Any]:
-        fact, theirs = self.judge(scores)
+    def _compare(self, control: Predicted, ours: Resampled) -> dict[str, Any]:
+        fact, theirs = self.judge(control)
         return {**fact, **theirs.summary(), "ours_minus_it": ours.minus(theirs)}
+
+    def against(self, predicted: Predicted, others: Predicted, cluster_M: np.ndarray) -> dict[str, Any]:
+        """Return measures of the scored positives against other negatives, each at its network's threshold.
+
+        Args:
+            predicted: what a classifier says of the scored rows.
+            others: what it says of the negatives.
+            cluster_M: numbers of what is resampled together, as in ``cluster_numbers``.
+        """
+        chosen_N, judged = self.is_positive, []
+        label = np.repeat([self.positive, 1 - self.positive], [chosen_N.sum(), len(cluster_M)])
+        for seed, scores_NC in enumerate(predicted.scores):
+            scores = np.concatenate([scores_NC[chosen_N], others.scores[seed]])
+            threshold = np.concatenate([predicted.thresholds[seed][chosen_N], others.thresholds[seed]])
+            judged.append(against_rest(label, scores, self.positive, threshold))
+        clusters = np.concatenate([self.cluster_numbers()[chosen_N], cluster_M])
+        found = bootstrap(judged, clusters, self.seed).summary()
+        low, high = found["intervals"]["specificity"]
+        kept = {name: found[name] for name in ("auroc", "mcc")}
+        intervals = {name: found["intervals"][name] for name in kept}
+        return {
+            **kept,
+            "false_positive_rate": 1 - found["specificity"],
+            "intervals": intervals | {"false_positive_rate": [1 - high, 1 - low]},
+        }
+
+    def cluster_numbers(self) -> np.ndarray:
+        """Return the number (N,) of each scored row's cluster; of each row, where there are none."""
+        if self.clusters is None:
+            return np.arange(len(self.labels))
+        return np.unique(self.clusters, return_inverse=True)[1]
 
     def majority(self, train_N: np.ndarray) -> dict[str, Any]:
         """Return the commonest of the training rows' classes, and the accuracy of calling it always."""
         commonest = int(np.bincount(train_N).argmax())
-        accuracy = float((self.labels[self.scored] == commonest).mean())
+        accuracy = float((self.labels == commonest).mean())
         return {"class": self.names[commonest], "accuracy": accuracy}
 
 
-def _calibration(labels_N: np.ndarray, scores_NC: np.ndarray, temperature: float) -> dict[str, float]:
-    """Return the temperature, and the expected calibration error with and without it."""
-    before_NC = scores_NC**temperature
-    before_NC /= before_NC.sum(1, keepdims=True)
-    return {
-        "temperature": temperature,
-        "expected_error": calibration_error(labels_N, scores_NC),
-        "expected_error_before": calibration_error(labels_N, before_NC),
-    }
+def validated(label_V: np.ndarray, scores_VC: np.ndarray) -> dict[str, float]:
+    """Return what runs are compared by: cross-entropy, and MCC and AUROC over all classes."""
+    found = measure(among_all(label_V, scores_VC), np.ones((1, len(label_V))))
+    loss = -np.log(np.maximum(scores_VC[np.arange(len(label_V)), label_V], 1e-300)).mean()
+    return {"loss": float(loss)} | {name: float(found[name][0]) for name in ("mcc", "auroc")}
+
+
+def _of_runs(name: str, values_SN: Sequence[np.ndarray]) -> dict[str, Any]:
+    """Return the number that all rows share under its name; else the lowest and the highest."""
+    low, high = float(np.min(values_SN)), float(np.max(values_SN))
+    return {name: low} if low == high else {f"{name}s": [low, high]}
+
+
+def _calibration(labels_N: np.ndarray, predicted: Predicted) -> dict[str, Any]:
+    """Return the temperature, and calibration errors and reliability with and without it."""
+    before = []
+    for scores_NC, temperature_N in zip(predicted.scores, predicted.temperatures, strict=True):
+        raised_NC = scores_NC ** temperature_N[:, None]
+        before.append(raised_NC / raised_NC.sum(1, keepdims=True))
+    found: dict[str, Any] = _of_runs("temperature", predicted.temperatures)
+    for name, scores in (("", predicted.scores), ("_before", before)):
+        errors = [calibration_error(labels_N, scores_NC) for scores_NC in scores]
+        found[f"expected_error{name}"] = float(np.mean(errors))
+        bins = reliability(np.tile(labels_N, len(scores)), np.concatenate(scores))
+        keys = "n", "confidence", "right"
+        found[f"reliability{name}"] = {k: v.tolist() for k, v in zip(keys, bins, strict=True)}
+    return found
 
 
 # -- areas of single columns of scores, by group
 
 
-def areas(positive_N: np.ndarray, scores: Scores, group_N: np.ndarray | None) -> dict[str, Any]:
-    """Return the AUROC of each column of scores (N,), None where one class is absent.
+def areas(
+    positive_N: np.ndarray, scores: Mapping[str, Sequence[np.ndarray]], group_N: np.ndarray | None
+) -> dict[str, Any]:
+    """Return the AUROC of each kind of scores, S arrays (N,): the mean over the seeds.
 
-    With groups, ``by_group`` has those of all positives against each group of the others.
+    It is None where one class is absent. With groups, ``by_group`` has those of all positives against each
+    group of the others.
     """
-    found: dict[str, Any] = {name: _auroc(positive_N, score_N) for name, score_N in scores.items()}
+    found: dict[str, Any] = {name: _auroc(positive_N, score_SN) for name, score_SN in scores.items()}
     if group_N is None:
         return found
     found["by_group"] = {}
     for group in sorted(set(group_N[~positive_N])):
         chosen_N = positive_N | (group_N == group)
-        part = areas(
-            positive_N[chosen_N], {name: score_N[chosen_N] for name, score_N in scores.items()}, None
-        )
-        found["by_group"][str(group)] = {**part, "n": int((~positive_N[chosen_N]).sum())}
+        part = {name: [score_N[chosen_N] for score_N in score_SN] for name, score_SN in scores.items()}
+        count = int((group_N[~positive_N] == group).sum())
+        found["by_group"][str(group)] = {**areas(positive_N[chosen_N], part, None), "n": count}
     return found
 
 
-def _auroc(positive_N: np.ndarray, score_N: np.ndarray) -> float | None:
+def _auroc(positive_N: np.ndarray, score_SN: Sequence[np.ndarray]) -> float | None:
     from sklearn.metrics import roc_auc_score
 
-    return float(roc_auc_score(positive_N, score_N)) if 0 < positive_N.sum() < len(positive_N) else None
+    if not 0 < positive_N.sum() < len(positive_N):
+        return None
+    return float(np.mean([roc_auc_score(positive_N, score_N) for score_N in score_SN]))
 
 
 # -- in words
 
 
-def in_lines(metrics: Mapping[str, Any], split: str) -> Iterator[str]:
-    """Yield what is printed: the figures beside the majority class, then every control."""
+def in_lines(metrics: Mapping[str, Any], what: str) -> Iterator[str]:
+    """Yield what is printed: the figures on ``what`` beside the majority class, then every control."""
     chosen, majority = metrics.get("at_threshold") or metrics["macro"], metrics["majority"]
     always = f"accuracy {chosen['accuracy']:.3f} (always {majority['class']}: {majority['accuracy']:.3f})"
     how, even = "over all classes", ""
-    if "threshold" in chosen:
-        how = f"at threshold {chosen['threshold']:.3f}"
-        even = f"; at 0.5 MCC {_number(metrics['mcc'], metrics['intervals']['mcc'])}"
-    yield f"{metrics['positive']} on the {split} split: {how} {_measured(chosen)}, {always}{even}"
+    if limits := chosen.get("thresholds") or [chosen[key] for key in ("threshold",) if key in chosen]:
+        plural = "s" if len(limits) > 1 else ""
+        how = f"at threshold{plural} {' to '.join(f'{limit:.3f}' for limit in limits)}"
+        even = f"; at 0.5 {_measured(metrics, ['mcc'])}"
+    yield f"{metrics['positive']} on {what}: {how} {_measured(chosen)}, {always}{even}"
     if chosen["auroc"] is not None and chosen["intervals"]["auroc"][0] <= EVEN:
         yield "warning: the interval of the AUROC holds 0.5: nothing that generalises may have been learnt"
     for name, control in metrics["controls"].items():
@@ -157,15 +227,23 @@ def in_lines(metrics: Mapping[str, Any], split: str) -> Iterator[str]:
             for key, label in SAID.items()
         )
         yield f"control {name}: {_measured(control)}; the classifier is ahead by {', '.join(differences)}"
+    for name, other in metrics.get("other_negatives", {}).items():
+        rate = _number(other["false_positive_rate"], other["intervals"]["false_positive_rate"])
+        yield f"against {other['n']} {name}: {_measured(other)}, false positive rate {rate}"
 
 
-def _measured(figures: Mapping[str, Any]) -> str:
+def _measured(figures: Mapping[str, Any], keys: Sequence[str] = tuple(SAID)) -> str:
+    """Return measures in words, with how they vary with the seed, if they do, and their intervals."""
+    spread = figures.get("sd", {})
     return ", ".join(
-        f"{label} {_number(figures[key], figures['intervals'][key])}" for key, label in SAID.items()
+        f"{SAID[key]} {_number(figures[key], figures['intervals'][key], sd=spread.get(key))}" for key in keys
     )
 
 
-def _number(value: float | None, interval: list[float] | None, form: str = ".3f") -> str:
+def _number(
+    value: float | None, interval: list[float] | None, form: str = ".3f", sd: float | None = None
+) -> str:
     if value is None or interval is None:
         return "n/a"
-    return f"{value:{form}} ({interval[0]:{form}} to {interval[1]:{form}})"
+    varies = "" if sd is None else f" +- {sd:.3f} over seeds"
+    return f"{value:{form}}{varies} ({interval[0]:{form}} to {interval[1]:{form}})"

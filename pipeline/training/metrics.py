@@ -3,7 +3,7 @@
 Shapes: N sequences, C classes, R resamples, U different scores.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,8 +41,8 @@ class Judged:
         return [1] if count == 2 else list(range(count))
 
 
-def against_rest(labels_N, scores_NC, positive: int, threshold: float = EVEN) -> Judged:
-    """Return one class against the rest, called where its probability is above the threshold."""
+def against_rest(labels_N, scores_NC, positive: int, threshold: float | np.ndarray = EVEN) -> Judged:
+    """Return one class against the rest, called where its probability is above the threshold (or its own)."""
     score_N = scores_NC[:, positive]
     called_N = (score_N > threshold).astype(int)
     return Judged((labels_N == positive).astype(int), np.stack([1 - score_N, score_N], 1), called_N)
@@ -68,12 +68,25 @@ def measure(judged: Judged, weights_RN: np.ndarray) -> dict[str, np.ndarray]:
     areas = [_areas(judged.labels == c, judged.scores[:, c], weights_RN) for c in judged.averaged]
     error_N = ((judged.scores - np.eye(count)[judged.labels]) ** 2).sum(1) / (2 if count == 2 else 1)
     return {
-        "mcc": _mcc(confusion_RCC),
-        "accuracy": np.trace(confusion_RCC, axis1=1, axis2=2) / weights_RN.sum(1),
-        **_rates(confusion_RCC, judged.averaged),
+        **of_confusion(confusion_RCC, judged.averaged),
         "auroc": np.mean([auroc_R for auroc_R, _ in areas], 0),
         "auprc": np.mean([auprc_R for _, auprc_R in areas], 0),
         "brier": weights_RN @ error_N / weights_RN.sum(1),
+    }
+
+
+def of_confusion(confusion_RCC: np.ndarray, averaged: list[int]) -> dict[str, np.ndarray]:
+    """Return MCC, accuracy, F1, sensitivity and specificity (R,), the last three as means over some classes.
+
+    Args:
+        confusion_RCC: how often a true class (rows) was called a class (columns).
+        averaged: those classes.
+    """
+    total_R = confusion_RCC.sum((1, 2))
+    return {
+        "mcc": _mcc(confusion_RCC),
+        "accuracy": np.trace(confusion_RCC, axis1=1, axis2=2) / total_R,
+        **_rates(confusion_RCC, averaged),
     }
 
 
@@ -127,15 +140,26 @@ def _areas(positive_N: np.ndarray, score_N: np.ndarray, weights_RN: np.ndarray):
 
 @dataclass(frozen=True)
 class Resampled:
-    """Measures of a classifier: ``point``, and ``draws`` (R,) in resamples of the sequences."""
+    """Measures of a classifier: ``point``, and ``draws`` (R,) in resamples of the sequences.
+
+    Where it was trained with several seeds, these are means over them, and ``spread`` are the standard
+    deviations.
+    """
 
     point: dict[str, float]
     draws: dict[str, np.ndarray]
+    spread: dict[str, float] | None = None
 
     def summary(self) -> dict[str, Any]:
-        """Return the measures and their 95 % intervals as JSON: None where undefined."""
+        """Return the measures, their 95 % intervals and what they vary with the seed (``sd``) as JSON.
+
+        None stands for what is undefined; with one seed there is no ``sd``.
+        """
         intervals = {name: _interval(self.point[name], self.draws[name]) for name in MEASURES}
-        return {name: _number(self.point[name]) for name in MEASURES} | {"intervals": intervals}
+        found: dict[str, Any] = {name: _number(self.point[name]) for name in MEASURES}
+        if self.spread is not None:
+            found["sd"] = {name: _number(self.spread[name]) for name in MEASURES}
+        return found | {"intervals": intervals}
 
     def minus(self, other: "Resampled", names: tuple[str, ...] = ("mcc", "auroc")) -> dict[str, Any]:
         """Return how much larger measures are than another classifier's, in the same resamples."""
@@ -157,20 +181,31 @@ def _interval(point: float, draw_R: np.ndarray) -> list[float] | None:
     return [float(value) for value in np.nanquantile(draw_R, (0.025, 0.975))]
 
 
-def bootstrap(judged: Judged, cluster_N: np.ndarray | None, seed: int) -> Resampled:
+def bootstrap(judged: Judged | Sequence[Judged], cluster_N: np.ndarray | None, seed: int) -> Resampled:
     """Return the measures and how they vary (percentile bootstrap, Efron 1979, doi:10.1214/aos/1176344552).
 
+    Of a classifier trained with several seeds each measure is taken for each seed, in the same resamples, and
+    then averaged.
+
     Args:
-        judged: N sequences and what a classifier makes of them.
+        judged: N sequences and what a classifier makes of them, or what those of several seeds do.
         cluster_N: sequences of one value are alike and drawn together; None: each is drawn by itself.
         seed: of the resampling; classifiers judged on the same sequences with one seed see the same
             resamples, so that their draws are paired.
     """
-    size = len(judged.labels)
-    of_all = measure(judged, np.ones((1, size)))
-    chunks = [measure(judged, weights_RN) for weights_RN in _resamples(size, cluster_N, seed)]
-    draws = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in MEASURES}
-    return Resampled({name: float(value_R[0]) for name, value_R in of_all.items()}, draws)
+    several = [judged] if isinstance(judged, Judged) else judged
+    size = len(several[0].labels)
+    of_all = [measure(each, np.ones((1, size))) for each in several]
+    points = {name: np.array([found[name][0] for found in of_all]) for name in MEASURES}
+    chunks = []
+    for weights_RN in _resamples(size, cluster_N, seed):
+        found = [measure(each, weights_RN) for each in several]
+        chunks.append({name: np.mean([one[name] for one in found], 0) for name in MEASURES})
+    return Resampled(
+        {name: float(point_S.mean()) for name, point_S in points.items()},
+        {name: np.concatenate([chunk[name] for chunk in chunks]) for name in MEASURES},
+        None if len(several) == 1 else {n: float(point_S.std(ddof=1)) for n, point_S in points.items()},
+    )
 
 
 def _resamples(size: int, cluster_N: np.ndarray | None, seed: int) -> Iterator[np.ndarray]:
@@ -242,10 +277,19 @@ def calibration_error(labels_N: np.ndarray, scores_NC: np.ndarray) -> float:
     It is the mean distance of the likeliest class's probability from how often that class is right, over
     15 bins of equal width, each weighing as much as it has sequences.
     """
+    count_B, confidence_B, right_B = reliability(labels_N, scores_NC)
+    return float((count_B * np.abs(confidence_B - right_B)).sum() / count_B.sum())
+
+
+def reliability(labels_N: np.ndarray, scores_NC: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return of each bin (B,) that is not empty how many sequences it has, and two means of theirs.
+
+    Bins are 15 of equal width of the likeliest class's probability. The means are of that probability, and of
+    how often that class is right.
+    """
     confidence_N, right_N = scores_NC.max(1), scores_NC.argmax(1) == labels_N
-    bin_N = np.ceil(confidence_N * BINS).astype(int)
-    gap_N = confidence_N - right_N
-    return float(np.abs(np.bincount(bin_N, gap_N)).sum() / len(labels_N))
+    _, bin_N, count_B = np.unique(np.ceil(confidence_N * BINS), return_inverse=True, return_counts=True)
+    return count_B, np.bincount(bin_N, confidence_N) / count_B, np.bincount(bin_N, right_N) / count_B
 
 
 def one_class(labels_N: np.ndarray, scores_NC: np.ndarray, called_N: np.ndarray, seed: int) -> int | None:

@@ -5,16 +5,37 @@ import pytest
 import torch
 from safetensors import safe_open
 from torch.nn.functional import cross_entropy
-from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
 
 import pipeline.model
 from pipeline.config import MaskingConfig, ModelConfig
-from pipeline.model import StrandConfig, StrandForMaskedLM, StrandForSequenceClassification, StrandModel
+from pipeline.model import (
+    StrandConfig,
+    StrandForMaskedLM,
+    StrandForSequenceClassification,
+    StrandForTokenClassification,
+    StrandModel,
+)
 from pipeline.model.modeling_strand import StrandRotaryEmbedding, rotate
 from pipeline.tokens.vocabulary import build_tokenizer
 
-AUTO = (AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification)
-HEADS = (StrandModel, StrandForMaskedLM, StrandForSequenceClassification)
+AUTO = (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+HEADS = (
+    StrandModel,
+    StrandForMaskedLM,
+    StrandForSequenceClassification,
+    StrandForTokenClassification,
+)
 ESM_LIKE = {"norm": "layernorm", "activation": "gelu", "use_bias": True}
 
 
@@ -399,6 +420,7 @@ def test_every_head_saves_the_whole_auto_map(tiny_model, tmp_path, kind):
         "AutoModel": "modeling_strand.StrandModel",
         "AutoModelForMaskedLM": "modeling_strand.StrandForMaskedLM",
         "AutoModelForSequenceClassification": "modeling_strand.StrandForSequenceClassification",
+        "AutoModelForTokenClassification": "modeling_strand.StrandForTokenClassification",
     }
     for auto, head in zip(AUTO, HEADS, strict=True):
         assert type(auto.from_pretrained(tmp_path)) is head

@@ -401,6 +401,43 @@ def test_scores_without_controls_groups_or_best_score(tmp_path):
     assert len(page.all("img")) == 2
 
 
+def test_a_classifier_stands_in_a_table_beside_its_controls(tmp_path):
+    metric, folder = classifier(tmp_path, "c"), tmp_path / "c"
+    measured = {"mcc": 0.6123, "auroc": 0.9, "auprc": 0.8, "accuracy": 0.75}
+    measured |= {"intervals": {name: [0.51, 0.953] for name in measured}}
+    ahead = {name: {"difference": 0.1, "interval": [-0.05, 0.25]} for name in ("mcc", "auroc")}
+    bins = {"n": [300, 300], "confidence": [0.6, 0.9], "right": [0.5, 0.95]}
+    calibration = {
+        f"{name}{end}": value
+        for end in ("", "_before")
+        for name, value in (("expected_error", 0.05), ("reliability", bins))
+    }
+    other = {"n": 44, "auroc": 0.97, "mcc": None, "false_positive_rate": 0.125}
+    other["intervals"] = {"auroc": [0.9, 0.99], "mcc": None, "false_positive_rate": [0.1, 0.2]}
+    metric |= {"at_threshold": measured | {"threshold": 0.4, "sd": dict.fromkeys(measured, 0.0125)}}
+    metric |= {"controls": {"untrained": measured | {"ours_minus_it": ahead}}, "calibration": calibration}
+    metric |= {"other_negatives": {"shuffled": other | {"controls": {"untrained": other}}}}
+    write_json(folder / "metrics.json", {"promoter_auroc": metric})
+    path = folder / "scores.tsv"
+    rows = [line.split("\t") for line in path.read_text().splitlines()]
+    names = ["score", "score_seed_0", "score_seed_1"]
+    path.write_text(
+        "".join(
+            "\t".join([*row[:4], *(names if n == 0 else row[4:5] * 3), row[5]]) + "\n"
+            for n, row in enumerate(rows)
+        )
+    )
+    page, content = read(report(tmp_path, ["c"]))
+    assert len(page.all("img")) == 5
+    cells = page.inside("td")
+    assert "0.612 \N{PLUS-MINUS SIGN} 0.013 (0.510 to 0.953)" in cells
+    assert "0.100 (-0.050 to 0.250)" in cells
+    assert "0.125 (0.100 to 0.200)" in cells
+    assert "reliability" not in page.inside("th")
+    assert "interval" not in page.inside("th")
+    assert content["stages"][0]["average_precision"]["value"] == pytest.approx(metric["auprc"], abs=1e-5)
+
+
 def test_mistakes_are_told_in_one_line(tmp_path):
     with pytest.raises(UserError, match="stages: none given"):
         report(tmp_path, [])

@@ -6,7 +6,7 @@ from datasets import Features, Value, load_from_disk
 import pipeline.prepare
 from pipeline.config import PrepareConfig
 from pipeline.errors import UserError
-from pipeline.sequences.corpus import check_alphabet, classes, load_corpus, save_splits
+from pipeline.sequences.corpus import check_alphabet, classes, load_corpus, save_splits, window_facts
 
 
 def test_rows_of_a_table_on_disk_are_written_in_the_order_given(tmp_path):
@@ -84,3 +84,42 @@ def test_a_model_of_another_alphabet_is_refused(unlabelled, tmp_path):
     check_alphabet(unlabelled, "dna", tmp_path)
     with pytest.raises(UserError, match=rf"holds dna sequences, but {tmp_path} reads protein; pass another"):
         check_alphabet(unlabelled, "protein", tmp_path)
+
+
+ANCHORED = {"anchor": "start", "upstream": 4, "downstream": 2}
+
+
+@pytest.mark.parametrize(
+    ("files", "settings", "facts"),
+    [
+        (["p.bed"], ANCHORED, (7, 4)),
+        (["p.bed"], ANCHORED | {"anchor": "end", "upstream": 0}, (3, 0)),
+        (["p.bed"], {"upstream": 4, "downstream": 2}, (None, None)),  # intervals differ in length
+        (["p.bed"], ANCHORED | {"block": 7, "buffer": 0}, (7, 4)),
+        (["p.bed"], ANCHORED | {"block": 4, "buffer": 0}, (None, None)),
+        (["p.bed"], ANCHORED | {"upstream": 5, "block": 4, "buffer": 0}, (4, None)),  # halves of windows
+        (["one.bed"], {"upstream": 4, "downstream": 2}, (7, None)),
+        (["p.bed", "seven.fa"], ANCHORED, (7, None)),
+        (["p.bed", "eight.fa"], ANCHORED, (None, None)),
+        (["seven.fa"], {}, (7, None)),
+        (["eight.fa", "seven.fa"], {}, (None, None)),
+    ],
+)
+def test_facts_of_windows(tmp_path, files, settings, facts):
+    """Of intervals of 1 to 3 bases on both strands, with rows in every split."""
+    rng = np.random.default_rng(0)
+    letters = "".join(rng.choice(list("ACGT"), 1000))
+    lines = [f"c\t{start}\t{start + 1 + start % 3}\tp{start}\t.\t" for start in range(20, 980, 23)]
+    texts = {
+        "g.fa": f">c\n{letters}\n",
+        "p.bed": "".join(f"{line}{'+-'[i % 2]}\n" for i, line in enumerate(lines)),
+        "one.bed": "c\t10\t11\nc\t20\t21\nc\t30\t31\n",
+        "seven.fa": ">a\nACGTACG\n",
+        "eight.fa": ">b\nACGTACGT\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    genome = {"genome": tmp_path / "g.fa"} if files[0].endswith("bed") else {}
+    inputs = {"input": [tmp_path / name for name in files], **genome}
+    config = PrepareConfig(output=tmp_path / "corpus", validation=0.2, test=0.2, **inputs, **settings)
+    assert window_facts(pipeline.prepare.run(config).folder) == facts

@@ -1,5 +1,7 @@
 """Ids, empty and bad records over several files, and sequences loaded whole."""
 
+from pathlib import Path
+
 import pytest
 from xopen import xopen
 
@@ -70,6 +72,23 @@ def test_renaming_never_meets_another_id(write):
 def test_generated_ids_count_over_all_files(write):
     paths = [write(">\nA\n>\n>b\nC\n", "1.fa"), write("sequence\nG\n", "2.csv")]
     assert [record.id for record in read_files(paths)] == ["record_1", "b", "record_4"]
+
+
+def test_ids_that_are_taken(write):
+    path, seen = write(">a\nA\n>b\nC\n"), {"b": (Path("x.bed"), 7), "b_2": (Path("x.bed"), 8)}
+    with pytest.raises(UserError, match=r"in.fa: record 'b', line 3: the same id as line 7 of x.bed"):
+        list(read_files([path], seen=seen))
+    assert [r.id for r in read_files([path], seen=seen, duplicate_ids="rename")] == ["a", "b_3"]
+
+
+def test_a_list_is_a_table_of_one_column(write, read):
+    """Only where no header is expected, and neither the extension nor the first letter says FASTA."""
+    columns = {"header": False, "sequence_column": "column_1"}
+    assert read(write("AC\nGG\n", "in.txt"), **columns) == [("record_1", "AC"), ("record_2", "GG")]
+    assert read(write(">a\nGG\n", "in.txt"), **columns) == [("a", "GG")]
+    for name, options in (("in.txt", {}), ("in.fa", columns)):
+        with pytest.raises(UserError, match="not FASTA: line 1 is 'AC'"):
+            read(write("AC\nGG\n", name), **options)
 
 
 def test_load_sequences_loses_nothing(write):

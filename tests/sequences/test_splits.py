@@ -1,5 +1,7 @@
 """Splits by content (stable, proportional, never empty where asked for), by name, and with buffers."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from scipy.stats import binomtest
 from pipeline.errors import UserError
 from pipeline.sequences.splits import (
     assign_splits,
+    file_split,
     group_ids,
     named_splits,
     trim_buffers,
@@ -85,6 +88,29 @@ def test_filling_prefers_groups_that_are_not_too_heavy():
     for seed in range(20):
         splits = assign_splits(values, 0.05, 0.05, seed, weights_N=weights)
         assert sorted(splits[2:].tolist()) == [1, 2]
+
+
+def test_files_are_named_after_splits():
+    names = {"train": "train", "test": "test"} | dict.fromkeys(
+        ("dev", "val", "valid", "validation"), "validation"
+    )
+    for name, split in names.items():
+        for extension in ("", ".csv", ".TSV", ".fa.gz", ".bed.zst"):
+            assert file_split(Path("a.b/test") / f"{name}{extension}") == split
+            assert file_split(Path(f"{name.upper()}{extension}")) == split
+    for name in (
+        "trains.csv",
+        "train.1.csv",
+        "train_x.tsv.gz",
+        "train/x.csv",
+        ".csv",
+        "eval.csv",
+        "train.csv.old",
+    ):
+        with pytest.raises(
+            UserError, match=rf"^{name}: '.*' names no split, and split_by is file; call it train"
+        ):
+            file_split(Path(name))
 
 
 def test_named():

@@ -74,7 +74,7 @@ def test_bad_parquet(write, read):
 
 
 BAD = {
-    "no column": (b"id,seq\na,AC\n", "no column 'sequence'; the columns are 'id', 'seq'"),
+    "no column": (b"id,dna\na,AC\n", "no column 'sequence'; the columns are 'id', 'dna'"),
     "twice": (b"sequence,sequence\nA,C\n", "more than one column 'sequence'"),
     "ragged": (b"id,sequence\na,AC\nb,AC,1\n", "line 3: 3 cells under 2 columns"),
     "open quote": (b'id,sequence\na,AC\nb,"AC\nc,GG\n', "line 3: unexpected end of data"),
@@ -85,6 +85,18 @@ BAD = {
     "1-mers": (b"sequence\nA C G\n", "line 2: a blank at position 2 of column 'sequence'"),
     "not overlapping": (b"sequence\nACG TTT\n", "line 2: a blank at position 4"),
     "short last word": (b"sequence\nACG CGT GT\n", "line 2: a blank at position 4"),
+    "usual name": (
+        b"id,Seq\na,AC\n",
+        "no column 'sequence'; the columns are 'id', 'Seq'; pass --sequence-column Seq",
+    ),
+    "two usual names": (b"text,seq\na,AC\n", "the columns are 'text', 'seq'"),
+    "no header": (
+        b"1,acgtnACGTNacgtnACGTN\n0,AC\n",
+        "no column 'sequence'; the columns are '1', 'acgtnACGTNacgtnACGTN'; line 1 looks like data, not like "
+        "names; give it a header line (prepare can do without: --header false --sequence-column column_2)",
+    ),
+    "no header, k-mers": (f"{'ACG ' * 7},1\n".encode(), "--sequence-column column_1)"),
+    "long names": (b"1," + b"x" * 99 + b"\n", f"the columns are '1', '{'x' * 40}...'"),
     "special": (b"sequence\n[CLS] ACG [SEP]\n", "line 2: a blank at position 6"),
 }
 
@@ -94,7 +106,24 @@ def test_bad_tables(write, read, content, message):
     with pytest.raises(UserError) as error:
         read(write(content, "in.csv"))
     assert message in str(error.value)
+    assert ("pass --sequence-column" in str(error.value)) == ("pass --sequence-column" in message)
     assert "\n" not in str(error.value)
+
+
+def test_columns_without_a_header_are_numbered(write):
+    path = write("no,ACGT,a\n\nyes,GG,b\nno,T\n", "in.csv")
+    options = {"header": False, "sequence_column": "column_2", "id_column": "column_3", "keep": ["column_1"]}
+    records = list(read_files([path], on_bad="skip", notes=(notes := Notes()), **options))
+    assert [(r.id, r.sequence, r.line, r.columns) for r in records] == [
+        ("a", b"ACGT", 1, {"column_1": "no"}),
+        ("b", b"GG", 3, {"column_1": "yes"}),
+    ]
+    assert notes == {"bad_records": 1}
+    message = r"the columns are 'column_1', 'column_2'; pass --sequence-column column_2$"
+    with pytest.raises(UserError, match=message):
+        list(read_files([write("1,ACGTNACGTNACGTNACGTNAC\n", "in.csv")], header=False))
+    with pytest.raises(UserError, match="no records in it"):
+        list(read_files([write("", "in.csv")], header=False))
 
 
 def test_bad_rows_are_skipped_and_counted(write, read, capsys):

@@ -8,14 +8,16 @@ import pytest
 from pipeline.config import LettersConfig
 from pipeline.errors import UserError
 from pipeline.sequences.alphabets import reverse_complement
+from pipeline.sequences.genomes import open_genome
+from pipeline.sequences.records import Notes
 from pipeline.sequences.variants import (
     Alleles,
     Substitution,
     UnscorableError,
     Variant,
     _common,
+    alleles_of,
     check_names,
-    open_genome,
     parse_substitutions,
     read_rows,
     read_variants,
@@ -32,7 +34,7 @@ def vcf(*rows):
 
 @pytest.fixture
 def genome(write):
-    with open_genome(write(GENOME, "g.fa"), LettersConfig()) as genome:
+    with open_genome(write(GENOME, "g.fa"), LettersConfig(), Notes()) as genome:
         yield genome
 
 
@@ -94,7 +96,7 @@ def test_a_line_with_too_few_columns_has_a_fault(write):
 def test_alleles_lie_between_what_is_around_them(genome, write, row, alleles):
     """What they have in common is taken off, lower case is folded, IUPAC codes are N."""
     [variant] = read_variants(write(vcf(row), "a.vcf"))
-    assert genome.alleles(variant, 4) == alleles
+    assert alleles_of(variant, genome, 4) == alleles
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_alleles_lie_between_what_is_around_them(genome, write, row, alleles):
 def test_variants_of_another_genome_are_refused(genome, write, row, fault):
     [variant] = read_variants(write(vcf(row), "a.vcf"))
     with pytest.raises(UnscorableError) as error:
-        genome.alleles(variant, 4)
+        alleles_of(variant, genome, 4)
     assert fault in str(error.value)
 
 

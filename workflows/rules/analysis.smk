@@ -54,6 +54,14 @@ use rule stage as embed with:
         runtime=720,
 
 
+use rule stage as probe with:
+    wildcard_constraints:
+        name=names("probe"),
+    resources:
+        mem_mb=8000,
+        runtime=240,
+
+
 use rule stage as report with:
     wildcard_constraints:
         name=names("report"),

@@ -19,6 +19,15 @@ use rule stage as prepare with:
         runtime=240,
 
 
+use rule stage as negatives with:
+    wildcard_constraints:
+        name=names("negatives"),
+    threads: 1
+    resources:
+        mem_mb=16000,
+        runtime=120,
+
+
 use rule stage as tokenize with:
     wildcard_constraints:
         name=names("tokenize"),

@@ -1,0 +1,86 @@
+"""Kinds of negatives that a classifier was not trained on: shuffled positives, and files of others.
+
+Shapes: N scored rows, M negatives.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.config import FinetuneConfig, LettersConfig
+from pipeline.errors import UserError
+from pipeline.keyed import generator
+from pipeline.log import say
+from pipeline.sequences.negatives import PIECES, dinucleotide_shuffle, partly_shuffled
+from pipeline.sequences.readers import load_sequences
+from pipeline.sequences.splits import digest
+from pipeline.tokens.kmers import Codec, read_facts
+from pipeline.training.evaluation import Evaluation
+from pipeline.training.folds import Division
+
+DINUCLEOTIDE, PARTLY = "dinucleotide_shuffled", "partly_shuffled"
+Shuffle = Callable[[str, np.random.Generator], str]
+
+
+@dataclass(frozen=True)
+class Negatives:
+    """(id, sequence) pairs (M,), which fold's network scores each (M,), and what is drawn together (M,)."""
+
+    sequences: list[tuple[str, str]]
+    folds: np.ndarray | None
+    clusters: np.ndarray
+
+    def of(self, fold: int | None) -> list[tuple[str, str]]:
+        """Return the sequences that are scored by the run in which a fold is the test split."""
+        if self.folds is None:
+            return self.sequences
+        return [self.sequences[i] for i in np.flatnonzero(self.folds == fold)]
+
+
+def other_negatives(
+    config: FinetuneConfig, division: Division, evaluation: Evaluation, codec: Codec
+) -> dict[str, Negatives]:
+    """Return other negatives by name, for two classes.
+
+    A shuffled positive is scored by the networks that scored the positive, and is in its cluster; sequences
+    of files are dealt out to the folds in turn.
+
+    Raises:
+        UserError: a file cannot be read, has a name that is taken, or there are more classes than two.
+    """
+    if len(evaluation.names) > 2:
+        if config.other_negatives:
+            raise UserError("other_negatives: for two classes only; leave them out, or prepare two classes")
+        return {}
+    found = {}
+    if config.shuffled_negatives and codec.alphabet == "dna":
+        found |= dict(_shuffled(config, division, evaluation))
+    letters = LettersConfig(**read_facts(config.checkpoint).get("letters", {}))
+    for name, path in config.other_negatives.items():
+        if name in (DINUCLEOTIDE, PARTLY):
+            raise UserError(f"other_negatives: {name!r} is what shuffled positives are called; rename {path}")
+        records = load_sequences([path], codec.alphabet, letters)
+        number_M = np.arange(len(records))
+        folds = len(division.folds)
+        fold_M = None if division.numbers is None else number_M % folds + 1
+        found[name] = Negatives(records, fold_M, len(evaluation.labels) + number_M)
+    return found
+
+
+def _shuffled(
+    config: FinetuneConfig, division: Division, evaluation: Evaluation
+) -> Iterator[tuple[str, Negatives]]:
+    """Yield shuffled copies of the scored positives: a function of their content and of the seed."""
+    texts, names = division.rows["sequence"][:], division.rows["id"][:]
+    positive_P = np.flatnonzero(evaluation.is_positive)
+    kinds: list[tuple[str, Shuffle, int]] = [(DINUCLEOTIDE, dinucleotide_shuffle, 1)]
+    for kind, shuffle, least in [*kinds, (PARTLY, partly_shuffled, PIECES)]:
+        long_M = np.array([row for row in positive_P if len(texts[row]) >= least], np.int64)
+        if short := len(positive_P) - len(long_M):
+            say(f"{kind}: {short} of {len(positive_P)} positives are left out, shorter than {least} letters")
+        if len(long_M):
+            made = [shuffle(texts[row], generator(config.seed, least, digest(texts[row]))) for row in long_M]
+            fold_M = None if division.numbers is None else division.numbers[long_M]
+            records = [(names[row], text) for row, text in zip(long_M, made, strict=True)]
+            yield kind, Negatives(records, fold_M, evaluation.cluster_numbers()[long_M])
