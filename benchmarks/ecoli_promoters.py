@@ -1,0 +1,237 @@
+"""E. coli promoters: a pretrained network, its controls and an annotation rule, on the same folds.
+
+    python benchmarks/ecoli_promoters.py DATA --output ecoli
+
+``DATA`` holds genomes/ (ecoli_k12_mg1655.fna.gz and .gff.gz, other bacteria) and promoters/ecoli/
+(regulondb93_positive2860.fa.gz, regulondb93_negative2860.fa.gz: the set behind MULTiPly and others).
+
+The language model reads bacterial genomes without any window of the two sets and 500 bases on either side of
+it. Classifiers are trained and judged in folds that keep windows of one cluster (a shared 30-mer on either
+strand) together, with several seeds, on two kinds of negatives: the published ones, nine of ten of which lie
+inside genes, and windows of the genome between genes that match the positives in GC content, away from known
+starts. Everything is a stage of strandlm, so the same command goes on where it was stopped.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipeline import encode, finetune, negatives, prepare, pretrain
+from pipeline.artifacts import write_json
+from pipeline.config import (
+    FinetuneConfig,
+    MixtureConfig,
+    ModelConfig,
+    NegativesConfig,
+    OptimizerConfig,
+    PrepareConfig,
+    PretrainConfig,
+    TokenizeConfig,
+)
+from pipeline.sequences.genomes import GenomeInMemory, locate
+from pipeline.sequences.places import Places, read_places, strata
+from pipeline.sequences.readers import read_files
+from pipeline.sequences.records import Notes
+from pipeline.training.metrics import Judged, measure
+
+GENOME, OTHERS = "ecoli_k12_mg1655", ("vcholerae_o395", "hpylori_g27", "saureus_n315")
+FLANK, SHORTEST = 500, 200  # bases withheld beside a window, and of a piece that is left
+TOKENIZER = "dna-6mer-overlap"
+CONTROLS = ["gc", "kmers", "positions", "pwm", "cnn"]
+SETS = {"published": "the published negatives", "intergenic": "intergenic negatives of the same GC content"}
+RULE = "coding"  # the stratum whose windows the annotation rule calls negative
+
+
+def windows(data: Path) -> dict[str, list[str]]:
+    """Return the upper-case windows of both classes."""
+    found = {}
+    for kind in ("positive", "negative"):
+        path = data / "promoters" / "ecoli" / f"regulondb93_{kind}2860.fa.gz"
+        records = read_files([path], duplicate_ids="rename", notes=Notes())
+        found[kind] = [record.sequence.decode().upper() for record in records]
+    return found
+
+
+def rest_of_genome(genome: GenomeInMemory, given: dict[str, list[str]], path: Path) -> None:
+    """Write the pieces of the genome that hold no window, nor the bases beside one, as FASTA."""
+    places = [place for kind in given.values() for found in locate(genome, kind) for place in found]
+    withheld_L = np.zeros(len(genome.letters_L), bool)
+    for begin, end in zip(*genome.spans(Places.of(places), FLANK), strict=True):
+        withheld_L[begin:end] = True
+    edges = np.flatnonzero(np.diff(np.concatenate([[True], withheld_L, [True]]).astype(np.int8)))
+    with path.open("w") as file:
+        for begin, end in edges.reshape(-1, 2).tolist():
+            if end - begin >= SHORTEST:
+                place = genome.place(begin, end, "+")
+                file.write(f">ecoli_{place.start}\n{genome.fetch(place)}\n")
+
+
+def pretrained(
+    data: Path, genome: GenomeInMemory, given: dict[str, list[str]], output: Path, steps: int
+) -> Path:
+    """Return the checkpoint of the language model, made if need be."""
+    rest = output / "rest.fa"
+    rest_of_genome(genome, given, rest)
+    others = [data / "genomes" / f"{name}.fa.gz" for name in OTHERS]
+    corpora = {"rest": ([rest], {"split_by": "record"}), "others": (others, {"block": 10_000})}
+    for name, (files, how) in corpora.items():
+        shares = {"validation": 0.03, "test": 0.03}
+        prepare.run(PrepareConfig(output=output / name, input=files, seed=1, **shares, **how))
+        tokens = {"corpus": output / name, "tokenizer": TOKENIZER}
+        encode.run(TokenizeConfig(output=output / f"{name}-tokens", **tokens))
+    config = PretrainConfig(
+        output=output / "model",
+        data=[output / f"{name}-tokens" for name in corpora],
+        mixture=MixtureConfig(weights=[1, 2]),
+        window=128,
+        steps=steps,
+        tokens_per_step=4096,
+        micro_batch_tokens=4096,
+        evaluate_every=500,
+        log_every=50,
+        seed=1,
+        model=ModelConfig(hidden_size=96, num_hidden_layers=4, num_attention_heads=3),
+        optimizer=OptimizerConfig(learning_rate=2e-3, warmup=100),
+    )
+    return pretrain.run(config).folder
+
+
+def table_of(genome: GenomeInMemory, genes: Places, classes: dict[str, list[str]], path: Path) -> None:
+    """Write a table of labelled windows with the stratum of each; of several places, the first one's."""
+    rows = []
+    for label, sequences in classes.items():
+        for number, (sequence, found) in enumerate(zip(sequences, locate(genome, sequences), strict=True)):
+            stratum = strata(Places.of(found[:1]), genes)[0] if found else "unplaced"
+            rows.append((f"{label}_{number}", sequence, label, stratum))
+    pd.DataFrame(rows, columns=["id", "sequence", "label", "stratum"]).to_csv(path, sep="\t", index=False)
+
+
+def corpus_of(output: Path, name: str) -> Path:
+    """Return the corpus of a table, in clusters."""
+    columns = {"label_column": "label", "keep_columns": ["stratum"], "split_by": "cluster"}
+    table = output / f"{name}.tsv"
+    return prepare.run(PrepareConfig(output=output / f"{name}-corpus", input=[table], **columns)).folder
+
+
+def intergenic(data: Path, positives: list[str], output: Path) -> list[str]:
+    """Return windows between genes, as many as positives."""
+    folder, path = data / "genomes", output / "positives.fa"
+    path.write_text("".join(f">positive_{i}\n{text}\n" for i, text in enumerate(positives)))
+    config = NegativesConfig(
+        output=output / "negatives",
+        positives=[path],
+        genome=folder / f"{GENOME}.fna.gz",
+        annotation=folder / f"{GENOME}.gff.gz",
+        where="intergenic",
+        away=1,  # of the windows themselves; nearer ones would share bases with a positive
+        seed=1,
+    )
+    found = read_files([negatives.run(config).folder / "negatives.fa"])
+    return [record.sequence.decode() for record in found]
+
+
+def rule(folder: Path) -> dict[str, Any]:
+    """Return how good it is to call what is not inside a gene of the same strand."""
+    scores = pd.read_csv(folder / "scores.tsv", sep="\t")
+    called_N = (scores["group"] != RULE).to_numpy().astype(int)
+    labels_N = (scores["label"] == "positive").to_numpy().astype(int)
+    judged = Judged(labels_N, np.stack([1 - called_N, called_N], 1).astype(float), called_N)
+    return {name: float(value[0]) for name, value in measure(judged, np.ones((1, len(labels_N)))).items()}
+
+
+def classified(checkpoint: Path, corpus: Path, output: Path, name: str, given: argparse.Namespace) -> Path:
+    config = FinetuneConfig(
+        output=output / f"{name}-classifier",
+        checkpoint=checkpoint,
+        data=corpus,
+        positive="positive",
+        group_column="stratum",
+        folds=5,
+        fold_by="cluster",
+        seeds=given.seeds,
+        controls=CONTROLS,
+        epochs=given.epochs,
+        learning_rate=given.learning_rate,
+        hide=given.hide,
+        freeze_embeddings=True,
+        seed=1,
+    )
+    return finetune.run(config).folder
+
+
+def number(measured: dict[str, Any], name: str) -> str:
+    low, high = measured["intervals"][name]
+    return f"{measured[name]:.3f} ({low:.3f} to {high:.3f})"
+
+
+def rows_of(metrics: dict[str, Any]) -> dict[str, list[str]]:
+    """Return what a table says of ours and of every control."""
+    ours = metrics["at_threshold"]
+    rows = {"ours": [number(ours, "mcc"), number(ours, "auroc"), number(ours, "accuracy"), ""]}
+    for name, control in metrics["controls"].items():
+        ahead = control["ours_minus_it"]["mcc"]
+        low, high = ahead["interval"]
+        rows[name] = [number(control, "mcc"), number(control, "auroc"), number(control, "accuracy")]
+        rows[name].append(f"{ahead['difference']:+.3f} ({low:+.3f} to {high:+.3f})")
+    return rows
+
+
+def print_tables(results: dict[str, Any]) -> None:
+    """Print the figures of each set of negatives as a table in Markdown, then the strata."""
+    for name, found in results.items():
+        print(
+            f"\n{SETS[name]}\n\n| classifier | MCC | AUROC | accuracy | ours is ahead, MCC |\n{'|---' * 5}|"
+        )
+        for classifier, cells in rows_of(found["metrics"]).items():
+            print(f"| {classifier} | {' | '.join(cells)} |")
+        print(f"| not inside a gene of the same strand | {found['rule']['mcc']:.3f} | | "
+              f"{found['rule']['accuracy']:.3f} | |")  # fmt: skip
+        print("\n| negatives | n | AUROC, ours | untrained |\n|---|---|---|---|")
+        for stratum, areas in found["metrics"]["by_group"].items():
+            print(f"| {stratum} | {areas['n']} | {areas['value']:.3f} | {areas['untrained']:.3f} |")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("data", type=Path, help="folder with genomes/ and promoters/ecoli/")
+    parser.add_argument("--output", type=Path, required=True, help="folder of all results")
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--checkpoint", type=Path, help="a language model, instead of pretraining one")
+    parser.add_argument("--steps", type=int, default=4000, help="of pretraining")
+    parser.add_argument("--epochs", type=float, default=6)
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--hide", type=float, default=0.25, help="share of letters hidden in fine-tuning")
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = arguments()
+    given.output.mkdir(parents=True, exist_ok=True)
+    genomes = given.data / "genomes"
+    genome = GenomeInMemory.read(genomes / f"{GENOME}.fna.gz")
+    genes = read_places(genomes / f"{GENOME}.gff.gz", genomes / f"{GENOME}.fna.gz", feature="gene")
+    classes = windows(given.data)
+    checkpoint = given.checkpoint or pretrained(given.data, genome, classes, given.output, given.steps)
+    results = {}
+    for name in given.sets:
+        negative = (
+            classes["negative"]
+            if name == "published"
+            else intergenic(given.data, classes["positive"], given.output)
+        )
+        labelled = {"negative": negative, "positive": classes["positive"]}
+        table_of(genome, genes, labelled, given.output / f"{name}.tsv")
+        folder = classified(checkpoint, corpus_of(given.output, name), given.output, name, given)
+        metrics = json.loads((folder / "metrics.json").read_text())["positive_auroc"]
+        results[name] = {"metrics": metrics, "rule": rule(folder)}
+        write_json(given.output / f"{name}-results.json", results[name])
+    print_tables(results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""The promoter and transcription-factor sets of GUE, on their official splits, beside simple controls.
+
+    python benchmarks/gue.py DATA --output gue --sets prom_core_tata prom_300_tata
+
+``DATA`` holds genomes/ (pieces of the human genome) and promoters/gue/. The language model is pretrained on
+those pieces; each set is fine-tuned with several seeds. Figures are given of the whole test split and of
+its sequences that share no 30 bases (on either strand) with a training sequence. Everything is a stage of
+strandlm, so the same command goes on where it was stopped; every set has a result file of its own.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from pipeline import encode, finetune, prepare, pretrain
+from pipeline.artifacts import write_json
+from pipeline.config import (
+    FinetuneConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PrepareConfig,
+    PretrainConfig,
+    TokenizeConfig,
+)
+from pipeline.sequences.corpus import load_corpus
+from pipeline.sequences.readers import read_files
+from pipeline.sequences.similarity import close_to
+from pipeline.training.metrics import against_rest, bootstrap
+
+GENOMES = ("human_grch37_chrX_12Mb", "human_hg38_chr2_1-2333275")
+TOKENIZER = "dna-6mer-overlap"
+CONTROLS = ["gc", "kmers", "positions", "pwm", "cnn"]
+SHARED = 30  # bases
+SETS = {name: f"prom/{name}" for name in ("prom_core_tata", "prom_300_tata", "prom_core_all")}
+SETS |= {f"tf_{number}": f"tf_human/{number}" for number in range(5)}
+# MCC as given in the figure of results of DNABERT-2's repository (Zhou et al. 2023, arXiv:2306.15006).
+PUBLISHED = {
+    "prom_core_tata": {"DNABERT, 3-mers": 0.7815, "DNABERT, 6-mers": 0.7606, "DNABERT-2": 0.7417},
+    "prom_core_all": {"DNABERT, 3-mers": 0.7092, "DNABERT, 6-mers": 0.6890, "DNABERT-2": 0.6937},
+    "prom_300_tata": {
+        "DNABERT, 3-mers": 0.6983,
+        "DNABERT, 6-mers": 0.6156,
+        "Nucleotide Transformer 2.5B": 0.7943,
+        "DNABERT-2": 0.7159,
+    },
+}
+
+
+def pretrained(data: Path, output: Path, steps: int) -> Path:
+    """Return the checkpoint of the language model of the human pieces, made if need be."""
+    files = [data / "genomes" / f"{name}.fa.gz" for name in GENOMES]
+    shares = {"validation": 0.02, "test": 0.02}
+    prepare.run(PrepareConfig(output=output / "human", input=files, block=10_000, seed=1, **shares))
+    tokens = output / "human-tokens"
+    encode.run(TokenizeConfig(output=tokens, corpus=output / "human", tokenizer=TOKENIZER))
+    config = PretrainConfig(
+        output=output / "model",
+        data=[tokens],
+        window=320,
+        steps=steps,
+        tokens_per_step=4096,
+        micro_batch_tokens=4096,
+        evaluate_every=500,
+        log_every=50,
+        seed=1,
+        model=ModelConfig(hidden_size=96, num_hidden_layers=4, num_attention_heads=3),
+        optimizer=OptimizerConfig(learning_rate=2e-3, warmup=100),
+    )
+    return pretrain.run(config).folder
+
+
+def corpus_of(data: Path, name: str, output: Path) -> Path:
+    """Return the corpus of a set: all of its rows, as they are split."""
+    config = PrepareConfig(
+        output=output / name / "corpus",
+        input=[data / "promoters" / "gue" / SETS[name]],
+        split_by="file",
+        label_column="label",
+        deduplicate=False,
+    )
+    return prepare.run(config).folder
+
+
+def unlike_train(corpus: Path) -> np.ndarray:
+    """Return which test sequences share no 30 bases with a training sequence."""
+    splits = load_corpus(corpus)
+    texts = [list(splits[name]["sequence"]) for name in ("train", "test")]
+    is_test = np.repeat([False, True], [len(part) for part in texts])
+    close = close_to(pa.chunked_array(texts), is_test, ~is_test, SHARED, both_strands=True)
+    return ~close[is_test]
+
+
+def pretraining_holds(data: Path, corpus: Path) -> int:
+    """Return how many test sequences lie whole in the pieces that the language model was pretrained on."""
+    from pipeline.sequences.genomes import GenomeInMemory, locate
+
+    tests = [text.upper() for text in load_corpus(corpus)["test"]["sequence"]]
+    found = np.zeros(len(tests), bool)
+    for name in GENOMES:
+        genome = GenomeInMemory(
+            (record.id, record.sequence) for record in read_files([data / "genomes" / f"{name}.fa.gz"])
+        )
+        found |= [bool(places) for places in locate(genome, tests)]
+    return int(found.sum())
+
+
+def measured(scores: pd.DataFrame, runs: pd.DataFrame, kept_N: np.ndarray, ours: str) -> dict[str, Any]:
+    """Return MCC and AUROC of some of the test sequences by classifier: means and deviations over seeds."""
+    labels_N, found = (scores["label"] == scores["label"].max()).to_numpy().astype(int), {}
+    for name, rows in runs.groupby("classifier", sort=False):
+        each = []
+        for row in rows.itertuples():
+            stem = "score" if name == ours else f"score_{name}"
+            column = f"{stem}_seed_{row.seed}" if len(rows) > 1 else stem
+            score_N = scores[column].to_numpy()
+            scores_NC = np.stack([1 - score_N, score_N], 1)[kept_N]
+            each.append(bootstrap(against_rest(labels_N[kept_N], scores_NC, 1, row.threshold), None, 0).point)
+        found[name] = {
+            key: [float(np.mean([one[key] for one in each])), float(np.std([one[key] for one in each]))]
+            for key in ("mcc", "auroc")
+        }
+    return {"n": int(kept_N.sum()), "classifiers": found}
+
+
+def run_set(data: Path, name: str, checkpoint: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """Fine-tune on one set; return and write its results."""
+    corpus = corpus_of(data, name, given.output)
+    config = FinetuneConfig(
+        output=given.output / name / "classifier",
+        checkpoint=checkpoint,
+        data=corpus,
+        positive="1",
+        seeds=given.seeds,
+        controls=CONTROLS,
+        epochs=given.epochs.get(name, 3) if given.only_epochs is None else given.only_epochs,
+        learning_rate=given.learning_rate,
+        hide=given.hide,
+        freeze_embeddings=True,
+        shuffled_negatives=False,
+        seed=1,
+    )
+    folder = finetune.run(config).folder
+    scores, runs = (pd.read_csv(folder / f"{table}.tsv", sep="\t") for table in ("scores", "runs"))
+    unlike_N = unlike_train(corpus)
+    result = {
+        "metrics": json.loads((folder / "metrics.json").read_text())["1_auroc"],
+        "all": measured(scores, runs, np.ones(len(scores), bool), "ours"),
+        "unlike train": measured(scores, runs, unlike_N, "ours"),
+        "test sequences in the pretraining text": pretraining_holds(data, corpus),
+        "epochs": config.epochs,
+    }
+    write_json(given.output / name / "results.json", result)
+    return result
+
+
+def print_table(results: dict[str, Any]) -> None:
+    header = ["set", "classifier", "MCC, all of test", "AUROC", "MCC, no 30 bases shared with train"]
+    print(f"\n| {' | '.join(header)} |\n{'|---' * len(header)}|")
+    for name, result in results.items():
+        for classifier, every in result["all"]["classifiers"].items():
+            unlike = result["unlike train"]["classifiers"][classifier]
+            cells = [every["mcc"], every["auroc"], unlike["mcc"]]
+            said = [f"{mean:.3f} +- {deviation:.3f}" for mean, deviation in cells]
+            print(f"| {name} | {classifier} | {' | '.join(said)} |")
+        for source, mcc in PUBLISHED.get(name, {}).items():
+            print(f"| {name} | *{source}* | {mcc:.3f} | | |")
+    print()
+    for name, result in results.items():
+        ahead = result["metrics"]["controls"]["cnn"]["ours_minus_it"]["mcc"]
+        low, high = ahead["interval"]
+        print(f"{name}: {ahead['difference']:+.3f} ({low:+.3f} to {high:+.3f}) MCC above the small network")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("data", type=Path, help="folder with genomes/ and promoters/gue/")
+    parser.add_argument("--output", type=Path, required=True, help="folder of all results")
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=4000, help="of pretraining")
+    parser.add_argument("--epochs", type=float, dest="only_epochs", help="of every set, instead of 3 or 6")
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--hide", type=float, default=0.25, help="share of letters hidden in fine-tuning")
+    given = parser.parse_args()
+    given.epochs = {"prom_core_tata": 6, "prom_300_tata": 6}
+    return given
+
+
+def main() -> None:
+    given = arguments()
+    checkpoint = pretrained(given.data, given.output, given.steps)
+    for name in given.sets:
+        run_set(given.data, name, checkpoint, given)
+    done = {name: given.output / name / "results.json" for name in SETS}
+    results = {name: json.loads(path.read_text()) for name, path in done.items() if path.exists()}
+    print_table(results)
+
+
+if __name__ == "__main__":
+    main()
