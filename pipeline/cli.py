@@ -21,9 +21,9 @@ from pydantic import BaseModel, ValidationError
 
 from pipeline.config import STAGES, RunConfig
 from pipeline.errors import UserError
-from pipeline.hub_settings import PushConfig
 from pipeline.log import announce, say
 from pipeline.resources import resource
+from pipeline.settings.hub import PushConfig
 
 MODULES = {"tokenize": "encode"}
 COMMANDS: dict[str, type[BaseModel]] = {"run": RunConfig, **STAGES, "push": PushConfig}

@@ -4,8 +4,7 @@ A value is looked up in three places, the first wins: a flag (``--optimizer.lear
 file given with ``--config``, the default written here. This module imports nothing heavy: it is what
 ``--help`` needs.
 
-The schemas of the other stages are in ``sequence_settings``, ``analysis_settings`` and ``vector_settings``;
-all are to be had from here.
+The schemas of the other stages are in ``pipeline.settings``; all are to be had from here.
 """
 
 from pathlib import Path
@@ -18,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from pipeline.analysis_settings import (
+from pipeline.settings.analysis import (
     CompareConfig,
     ContactsConfig,
     EvaluateConfig,
@@ -26,7 +25,7 @@ from pipeline.analysis_settings import (
     PredictConfig,
     ScoreConfig,
 )
-from pipeline.sections import (
+from pipeline.settings.sections import (
     Alphabet,
     Fraction,
     LettersConfig,
@@ -39,8 +38,8 @@ from pipeline.sections import (
     Section,
     StageConfig,
 )
-from pipeline.sequence_settings import NegativesConfig, PrepareConfig, SimulateConfig
-from pipeline.vector_settings import EmbedConfig, ProbeConfig
+from pipeline.settings.sequences import NegativesConfig, PrepareConfig, SimulateConfig
+from pipeline.settings.vectors import EmbedConfig, ProbeConfig
 
 
 class TokenizeConfig(StageConfig):

@@ -73,11 +73,10 @@ class _Text:
 
     @cached_property
     def letters(self) -> LettersConfig:
-        """What becomes of letters; what would move coordinates is refused, and case has no meaning."""
+        """What becomes of letters."""
         from pipeline.tokens.kmers import read_facts
 
-        letters = LettersConfig(**read_facts(self.config.checkpoint).get("letters", {}))
-        return letters.model_copy(update={"case": "fold", "stops": "error", "gaps": "error"})
+        return LettersConfig(**read_facts(self.config.checkpoint).get("letters", {}))
 
     def context(self) -> "Context":
         """Return the context, with nothing counted yet."""
@@ -93,19 +92,10 @@ class _Text:
         return read_files(config.input, sequence_column=sequence, id_column=name, empty="error")
 
     def clean(self, record: "Record") -> tuple[str, Counter[str]]:
-        """Return the letters of a record, and how many were changed.
+        """Return the letters of a record, and how many were changed."""
+        from pipeline.sequences.readers import clean_record
 
-        Raises:
-            UserError: there are none, or one that the alphabet does not have.
-        """
-        from pipeline.sequences.alphabets import BadSequenceError, clean
-
-        try:
-            cleaned = clean(record.sequence, self.codec.alphabet, self.letters)
-        except BadSequenceError as error:
-            raise UserError(f"{record.where()}: {error}; correct or remove it") from None
-        if not cleaned.sequence:
-            raise UserError(f"{record.where()}: no residues; remove the record or complete it")
+        cleaned = clean_record(record, self.codec.alphabet, self.letters)
         return cleaned.sequence.decode(), cleaned.changed
 
     def survey(self) -> tuple[int, Counter[str]]:

@@ -11,7 +11,7 @@ from pipeline.artifacts import Result, Workspace, produce, read_manifest
 from pipeline.config import PredictConfig
 from pipeline.errors import UserError
 from pipeline.log import say, track
-from pipeline.sections import ScanConfig
+from pipeline.settings.sections import ScanConfig
 
 if TYPE_CHECKING:
     import pandas as pd

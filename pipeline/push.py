@@ -11,9 +11,9 @@ from typing import Any
 
 from pipeline import __version__
 from pipeline.errors import UserError, reason
-from pipeline.hub_settings import PushConfig
 from pipeline.log import say
 from pipeline.report.card import CARD, LICENSE
+from pipeline.settings.hub import PushConfig
 
 CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

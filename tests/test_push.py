@@ -10,9 +10,9 @@ from huggingface_hub import constants
 import pipeline.push
 from pipeline.cli import main
 from pipeline.errors import UserError
-from pipeline.hub_settings import PushConfig
 from pipeline.model import StrandForMaskedLM
 from pipeline.report.card import CARD, LICENSE
+from pipeline.settings.hub import PushConfig
 from pipeline.tokens.vocabulary import load_tokenizer, save_tokenizer
 
 TOKEN = "hf_" + "aBcD" * 9

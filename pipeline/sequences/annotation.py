@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.log import say
-from pipeline.sections import ScanConfig
 from pipeline.sequences.calls import REACH, Axis, Calls, Genes
 from pipeline.sequences.places import Places, Spans, read_places
+from pipeline.settings.sections import ScanConfig
 
 
 @dataclass(frozen=True)

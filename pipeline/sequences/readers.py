@@ -13,7 +13,7 @@ from typing import Literal
 
 from pipeline.config import Alphabet, LettersConfig
 from pipeline.errors import UserError
-from pipeline.sequences.alphabets import DEFAULTS, BadSequenceError, clean
+from pipeline.sequences.alphabets import DEFAULTS, BadSequenceError, Cleaned, clean
 from pipeline.sequences.fasta import read_fasta
 from pipeline.sequences.fastq import read_fastq
 from pipeline.sequences.files import FORMATS, extension, find_files, format_of, is_a3m, opened
@@ -97,24 +97,30 @@ def load_sequences(
 ) -> list[tuple[str, str]]:
     """Return (id, clean upper-case sequence) of every record, in input order.
 
+    Raises:
+        UserError: as `read_files` and `clean_record`; also an empty record.
+    """
+    records = read_files(paths, sequence_column=sequence_column, id_column=id_column, empty="error")
+    return [(record.id, clean_record(record, alphabet, letters).sequence.decode()) for record in records]
+
+
+def clean_record(record: Record, alphabet: Alphabet, letters: LettersConfig) -> Cleaned:
+    """Return the upper-case letters of a whole record.
+
     What cannot be used is an error, and so are stops and gaps whatever the policy says of them: dealing with
     them would move coordinates.
 
     Raises:
-        UserError: as `read_files`; also an empty record or a letter outside the alphabet.
+        UserError: a letter outside the alphabet, or nothing else than what is left out.
     """
     letters = letters.model_copy(update={"case": "fold", "stops": "error", "gaps": "error"})
-    records = read_files(paths, sequence_column=sequence_column, id_column=id_column, empty="error")
-    sequences = []
-    for record in records:
-        try:
-            sequence = clean(record.sequence, alphabet, letters).sequence.decode()
-        except BadSequenceError as error:
-            raise UserError(f"{record.where()}: {error}; correct or remove it") from None
-        if not sequence:
-            raise UserError(f"{record.where()}: no residues; remove the record or complete it")
-        sequences.append((record.id, sequence))
-    return sequences
+    try:
+        cleaned = clean(record.sequence, alphabet, letters)
+    except BadSequenceError as error:
+        raise UserError(f"{record.where()}: {error}; correct or remove it") from None
+    if not cleaned.sequence:
+        raise UserError(f"{record.where()}: no residues; remove the record or complete it")
+    return cleaned
 
 
 def _parse(source: Source) -> Iterator[Record]:
@@ -174,7 +180,7 @@ class _Ids:
             other = f"line {line}" + (f" of {path}" if path != record.path else "")
             raise UserError(
                 f"{record.where()}: the same id as {other}; give every record its own id "
-                "(prepare can: --duplicate-ids rename)"
+                "(prepare and negatives can: --duplicate-ids rename)"
             )
         number = max(self.copies[record.id], 1) + 1
         while f"{record.id}_{number}" in self.seen:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.config import EmbedConfig, LettersConfig, PredictConfig
+from pipeline.config import LettersConfig, PredictConfig
 from pipeline.errors import UserError, reason
 from pipeline.tokens.kmers import Codec, codec_of, read_facts
 from pipeline.tokens.windows import Context
@@ -176,9 +176,7 @@ def check_checkpoint(folder: Path, stage: str) -> None:
         raise UserError(f"checkpoint: {folder}: {reason(error)}") from None
 
 
-def load_records(
-    config: PredictConfig | EmbedConfig, model, codec: Codec
-) -> tuple[list[tuple[str, str]], Context]:
+def load_records(config: PredictConfig, model, codec: Codec) -> tuple[list[tuple[str, str]], Context]:
     """Return (id, clean sequence) of every input, and the context that a checkpoint reads them in.
 
     Letters are read as the checkpoint's tokenizer reads them.

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from pipeline.sections import ScanConfig
 from pipeline.sequences.annotation import read_annotation
 from pipeline.sequences.calls import Axis, Calls, downstream_agreement
 from pipeline.sequences.places import Place, Places, read_places, strata
+from pipeline.settings.sections import ScanConfig
 
 LENGTHS = {"one": 60, "two": 40}
 GENES = [("one", 10, 20, "+"), ("one", 15, 30, "-"), ("two", 5, 9, "-"), ("two", 36, 44, "+")]

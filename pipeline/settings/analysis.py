@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipeline.sections import Positive, ScanConfig, StageConfig
+from pipeline.settings.sections import Positive, ScanConfig, StageConfig
 
 
 class EvaluateConfig(StageConfig):

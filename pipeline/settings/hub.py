@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import field_validator
 
-from pipeline.sections import Section
+from pipeline.settings.sections import Section
 
 
 class PushConfig(Section):

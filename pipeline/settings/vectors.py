@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipeline.sections import Positive, StageConfig
+from pipeline.settings.sections import Positive, StageConfig
 
 
 class EmbedConfig(StageConfig):

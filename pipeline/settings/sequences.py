@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipeline.sections import Alphabet, Fraction, LettersConfig, Positive, StageConfig
+from pipeline.settings.sections import Alphabet, Fraction, LettersConfig, Positive, StageConfig
 
 
 class SimulateConfig(StageConfig):

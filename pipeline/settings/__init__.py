@@ -1,0 +1,1 @@
+"""The schemas of stages, by subject; `pipeline.config` gathers them."""
