@@ -126,6 +126,11 @@ def key_of(stage: str, config: StageConfig, hashes: Mapping[str, str], besides: 
     return _hash_json({"stage": stage, "config": kept, "inputs": hashes, "strandlm": __version__})
 
 
+def _nothing_done(folder: Path) -> bool:
+    """Whether an unfinished stage has left nothing to go on from."""
+    return folder.is_dir() and all(path.name.startswith(STAGE) for path in folder.iterdir())
+
+
 def _find_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest of a finished stage, or None; other programs call files manifest.json too."""
     try:
@@ -245,7 +250,7 @@ def produce(
         try:
             build(workspace)
         except BaseException:
-            if not resumable:
+            if not resumable or _nothing_done(workspace.path):
                 shutil.rmtree(workspace.path, ignore_errors=True)
             raise
         files = _hash_files(workspace.path, (STAGE, *volatile))

@@ -1,6 +1,5 @@
 """The stage that writes vectors of sequences, shard by shard."""
 
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.artifacts import STAGE, Result, Workspace, key_of, produce
+from pipeline.artifacts import Result, Workspace, key_of, produce
 from pipeline.config import EmbedConfig, LettersConfig
 from pipeline.errors import UserError
 from pipeline.log import say, track
@@ -122,19 +121,10 @@ class _Text:
 
 
 def _prepare(config: EmbedConfig, workspace: Workspace) -> "tuple[Encoder, _Text, int]":
-    """Return what gives vectors, what is read, and how many records that are.
-
-    Raises:
-        UserError: something is wrong with it; nothing is left behind then but earlier work.
-    """
-    try:
-        encoder, codec = _load(config)
-        text = _Text(config, codec, encoder.model.config.max_position_embeddings - 2)
-        count, changed = text.survey()
-    except UserError:
-        if all(path.name == STAGE for path in workspace.path.iterdir()):
-            shutil.rmtree(workspace.path)
-        raise
+    """Return what gives vectors, what is read, and how many records that are."""
+    encoder, codec = _load(config)
+    text = _Text(config, codec, encoder.model.config.max_position_embeddings - 2)
+    count, changed = text.survey()
     workspace.counts |= {"read": count, **({"letters_changed": dict(changed)} if changed else {})}
     if changed:
         texts = (f"{number} {what.replace('_', ' ')}" for what, number in changed.items())

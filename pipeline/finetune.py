@@ -330,6 +330,7 @@ def _build_task(config: FinetuneConfig, workspace: Workspace, splits) -> None:
     workspace.counts[task.scored] = task.counts()
     if task.scored == "validation":
         say("warning: there is no test split; these rows also chose the epoch, so the figures flatter")
+    write_card(workspace, "finetune", config)
 
 
 def _train_task(
@@ -379,8 +380,16 @@ def run(config: FinetuneConfig) -> Result:
     _check(config, splits)
     if config.task != "classes":
         inputs = {"checkpoint": config.checkpoint, "data": config.data}
-        return produce("finetune", config, inputs, lambda space: _build_task(config, space, splits))
+        return produce(
+            "finetune",
+            config,
+            inputs,
+            lambda workspace: _build_task(config, workspace, splits),
+            volatile=(CARD,),
+        )
     names, positive = classes(next(iter(splits.values())), config.data, config.positive)
+    if config.positive is None:
+        say(f"positive: {names[positive]}, the last of {', '.join(names)}; --positive names another class")
     division = _division(config, splits)
     _check_rows(config, division, names)
     inputs = {"checkpoint": config.checkpoint, "data": config.data}

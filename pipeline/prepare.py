@@ -82,7 +82,7 @@ class _Files:
             return dict.fromkeys(self.tests, "test")
         if self.tests:
             raise UserError("prepare: split_by: file says what is tested, and so does test_input; drop one")
-        return {path: file_split(path) for path in self.input}
+        return {path: file_split(path) for path in self.input if path.exists()}
 
     def _intervals(self, config: PrepareConfig) -> list[Path]:
         """Return the files that windows are cut for: with a genome all if none is one by its name."""

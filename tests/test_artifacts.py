@@ -187,6 +187,18 @@ def test_kill_leaves_no_finished_looking_folder(stage, tmp_path, kind):
     assert hidden(output.parent) == []
 
 
+@pytest.mark.parametrize("claimed", [False, True])
+def test_a_resumable_stage_that_did_nothing_leaves_nothing(stage, tmp_path, claimed):
+    def build(workspace):
+        if claimed:
+            workspace.claim("key")
+        raise UserError("a mistake")
+
+    with pytest.raises(UserError, match="a mistake"):
+        stage(build=build, resumable=True)
+    assert [path.name for path in (tmp_path / "out put").iterdir() if "partial" in path.name] == []
+
+
 def test_unfinished_work_is_found_again_by_the_same_stage_alone(stage):
     def build(workspace):
         (workspace.path / "checkpoint").write_text("step 5")

@@ -317,12 +317,15 @@ def test_controls_that_need_one_length_are_left_out(finetune, corpus, capsys):
     assert set(metrics["controls"]) == {"gc"}
 
 
-def test_another_class_may_be_the_positive_one(finetune):
+def test_another_class_may_be_the_positive_one(finetune, capsys):
     promoter, background = finetune("one"), finetune("two", positive="background")
     tables = [pd.read_csv(r.folder / "scores.tsv", sep="\t") for r in (promoter, background)]
     assert (tables[0]["score"] + tables[1]["score"]).to_numpy() == pytest.approx(1, abs=1e-5)
     metrics = background.metrics()["background_auroc"]
     assert metrics["positive"] == "background"
+    assert "--positive names another" not in capsys.readouterr().err
+    finetune("one", positive=None)
+    assert "positive: promoter, the last of background, promoter; --positive" in capsys.readouterr().err
     assert metrics["value"] == pytest.approx(promoter.metrics()["promoter_auroc"]["value"], abs=1e-3)
 
 

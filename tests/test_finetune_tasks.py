@@ -205,7 +205,7 @@ def test_the_folder_is_a_checkpoint_and_nothing_else(folders):
     tokenizer = {"tokenizer_config.json", "tokenizer.json"}
     for folder in folders.values():
         files = {path.name for path in folder.iterdir()}
-        ours = {"manifest.json", "metrics.json", "scores.tsv"}
+        ours = {"manifest.json", "metrics.json", "scores.tsv", "README.md"}
         assert files == {"config.json", "model.safetensors"} | code | tokenizer | ours
 
 

@@ -85,6 +85,8 @@ def test_other_names_are_no_splits(prepare):
         prepare({"gue/train.csv": text, "gue/all.csv.gz": text}, input=["gue"], **BY_FILE)
     assert "\n" not in str(error.value)
     assert not Path("corpus").exists()
+    with pytest.raises(UserError, match=r"^missing: no such file"):
+        prepare({"train.csv": text}, input=["missing"], **BY_FILE)
     with pytest.raises(
         UserError, match="split_by: file says what is tested, and so does test_input; drop one"
     ):

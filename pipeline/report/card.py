@@ -193,7 +193,10 @@ def _kind(facts: Facts) -> str:
             f"masked language model of one protein family, aligned to {facts.config['num_columns']} columns"
         )
     noun = HEADS[facts.head][1] if facts.head else "encoder"
-    return f"{noun} of {of}" if facts.head != "SequenceClassification" else f"classifier of {of} sequences"
+    if facts.head != "SequenceClassification":
+        return f"{noun} of {of}"
+    kind = "predictor of values" if facts.config.get("problem_type") == "regression" else "classifier"
+    return f"{kind} of {of} sequences"
 
 
 def _what(facts: Facts) -> str:
@@ -206,7 +209,9 @@ def _what(facts: Facts) -> str:
     made = f"{how.get(facts.stage, 'made')} by `strandlm {facts.stage}` (StrandLM {__version__})"
     parameters = f", with {size:,} parameters" if size else ""
     classes = facts.config.get("id2label")
-    named = f" Its classes: {', '.join(classes.values())}." if classes and "Classif" in facts.head else ""
+    words = {"regression": "values", "multi_label_classification": "labels"}
+    word = words.get(str(facts.config.get("problem_type")), "classes")
+    named = f" Its {word}: {', '.join(classes.values())}." if classes and "Classif" in facts.head else ""
     article = "An" if kind.startswith("e") else "A"
     title = f"# {kind[:1].upper()}{kind[1:]}"
     return f"{title}\n\n{article} {kind}{parameters}, {made}.{named}\n"
