@@ -21,6 +21,7 @@ from pipeline.config import EmbedConfig
 from pipeline.errors import UserError
 from pipeline.model import StrandModel
 from pipeline.tokens.vocabulary import build_tokenizer, load_tokenizer, save_tokenizer
+from pipeline.training import vectors
 from pipeline.training.shards import read_index, read_pooled
 
 ROOT = Path(__file__).parents[1]
@@ -174,7 +175,7 @@ def test_numbers_too_large_for_float16_are_refused(embed, folders, monkeypatch):
     def huge(piece, _):
         return np.full(2 + len(piece.tokens.ids), 1e6 if piece.record == 3 else 0, np.float32)
 
-    monkeypatch.setattr(pipeline.training.vectors.Piece, "weights", huge)
+    monkeypatch.setattr(vectors.Piece, "weights", huge)
     with pytest.raises(UserError, match=r"^record 'r2': numbers too large for float16; pass --dtype float32"):
         embed(dtype="float16")
 
