@@ -111,7 +111,7 @@ def _evaluation(
     column, rows = config.cluster_column or CLUSTER, division.rows
     known = column in rows.column_names
     cluster_N = np.array([str(value) for value in rows[column]]) if known else None
-    return Evaluation(np.array(rows["label"][:]), names, positive, cluster_N, config.seed)
+    return Evaluation(np.array(rows["label"][:]), names, positive, cluster_N, config.seed, division.numbers)
 
 
 def _metrics(runs: "Runs", done: "list[Done]", said: "dict[str, Predicted]") -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _areas(config: FinetuneConfig, evaluation: "Evaluation", rows, said: "dict[s
     if config.reference_column:
         columns["optimum"] = [np.array(rows[config.reference_column])]
     group_N = np.array(rows[config.group_column]) if config.group_column else None
-    return areas(evaluation.is_positive, columns, group_N)
+    return areas(evaluation.is_positive, columns, group_N, evaluation.parts)
 
 
 def _others(runs: "Runs", done: "list[Done]", said: "dict[str, Predicted]", name: str) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def _others(runs: "Runs", done: "list[Done]", said: "dict[str, Predicted]", name
     for which, scored in said.items():
         others = runs.predicted(done, which, name)
         if others is not None:
-            found[which] = runs.evaluation.against(scored, others, cluster_M)
+            found[which] = runs.evaluation.against(scored, others, cluster_M, runs.others[name].folds)
     return {"n": len(cluster_M), **found.pop("ours"), "controls": found}
 
 

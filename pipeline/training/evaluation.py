@@ -4,7 +4,7 @@ Shapes: N scored rows, V validation rows, M other negatives, S seeds, C classes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,8 @@ class Evaluation:
     """What classifiers are judged by: the classes (N,) of scored rows.
 
     Of two classes, ``positive`` is called by a threshold that is chosen on validation; of more, the likeliest
-    is called. Rows of one of the ``clusters`` (N,) are resampled together.
+    is called. Rows of one of the ``clusters`` (N,) are resampled together. ``parts`` (N,) are folds: areas
+    are means over them, as networks of different folds need not have one scale.
     """
 
     labels: np.ndarray
@@ -51,6 +52,7 @@ class Evaluation:
     positive: int
     clusters: np.ndarray | None
     seed: int
+    parts: np.ndarray | None = None
 
     @property
     def is_positive(self) -> np.ndarray:
@@ -80,7 +82,7 @@ class Evaluation:
         return ({} if len(self.names) > 2 else _of_runs("threshold", predicted.thresholds)), found
 
     def _resampled(self, judged: list[Judged]) -> Resampled:
-        return bootstrap(judged, self.clusters, self.seed)
+        return bootstrap([replace(each, parts=self.parts) for each in judged], self.clusters, self.seed)
 
     def figures(self, ours: Predicted, controls: Mapping[str, Predicted]) -> dict[str, Any]:
         """Return the object for metrics.json.
@@ -107,20 +109,26 @@ class Evaluation:
         fact, theirs = self.judge(control)
         return {**fact, **theirs.summary(), "ours_minus_it": ours.minus(theirs)}
 
-    def against(self, predicted: Predicted, others: Predicted, cluster_M: np.ndarray) -> dict[str, Any]:
+    def against(
+        self, predicted: Predicted, others: Predicted, cluster_M: np.ndarray, part_M: np.ndarray | None
+    ) -> dict[str, Any]:
         """Return measures of the scored positives against other negatives, each at its network's threshold.
 
         Args:
             predicted: what a classifier says of the scored rows.
             others: what it says of the negatives.
             cluster_M: numbers of what is resampled together, as in ``cluster_numbers``.
+            part_M: the folds that the negatives were scored in, if there are folds.
         """
         chosen_N, judged = self.is_positive, []
         label = np.repeat([self.positive, 1 - self.positive], [chosen_N.sum(), len(cluster_M)])
+        parts = None
+        if self.parts is not None and part_M is not None:
+            parts = np.concatenate([self.parts[chosen_N], part_M])
         for seed, scores_NC in enumerate(predicted.scores):
             scores = np.concatenate([scores_NC[chosen_N], others.scores[seed]])
             threshold = np.concatenate([predicted.thresholds[seed][chosen_N], others.thresholds[seed]])
-            judged.append(against_rest(label, scores, self.positive, threshold))
+            judged.append(replace(against_rest(label, scores, self.positive, threshold), parts=parts))
         clusters = np.concatenate([self.cluster_numbers()[chosen_N], cluster_M])
         found = bootstrap(judged, clusters, self.seed).summary()
         low, high = found["intervals"]["specificity"]
@@ -178,14 +186,17 @@ def _calibration(labels_N: np.ndarray, predicted: Predicted) -> dict[str, Any]:
 
 
 def areas(
-    positive_N: np.ndarray, scores: Mapping[str, Sequence[np.ndarray]], group_N: np.ndarray | None
+    positive_N: np.ndarray,
+    scores: Mapping[str, Sequence[np.ndarray]],
+    group_N: np.ndarray | None,
+    part_N: np.ndarray | None = None,
 ) -> dict[str, Any]:
-    """Return the AUROC of each kind of scores, S arrays (N,): the mean over the seeds.
+    """Return the AUROC of each kind of scores, S arrays (N,): the mean over the seeds (and over the parts).
 
     It is None where one class is absent. With groups, ``by_group`` has those of all positives against each
     group of the others.
     """
-    found: dict[str, Any] = {name: _auroc(positive_N, score_SN) for name, score_SN in scores.items()}
+    found: dict[str, Any] = {name: _auroc(positive_N, score_SN, part_N) for name, score_SN in scores.items()}
     if group_N is None:
         return found
     found["by_group"] = {}
@@ -193,16 +204,20 @@ def areas(
         chosen_N = positive_N | (group_N == group)
         part = {name: [score_N[chosen_N] for score_N in score_SN] for name, score_SN in scores.items()}
         count = int((group_N[~positive_N] == group).sum())
-        found["by_group"][str(group)] = {**areas(positive_N[chosen_N], part, None), "n": count}
+        of_part = None if part_N is None else part_N[chosen_N]
+        found["by_group"][str(group)] = {**areas(positive_N[chosen_N], part, None, of_part), "n": count}
     return found
 
 
-def _auroc(positive_N: np.ndarray, score_SN: Sequence[np.ndarray]) -> float | None:
+def _auroc(positive_N: np.ndarray, score_SN: Sequence[np.ndarray], part_N: np.ndarray | None) -> float | None:
     from sklearn.metrics import roc_auc_score
 
-    if not 0 < positive_N.sum() < len(positive_N):
+    part_N = np.zeros(len(positive_N)) if part_N is None else part_N
+    inside = [part_N == part for part in np.unique(part_N)]
+    inside = [i for i in inside if 0 < positive_N[i].sum() < i.sum()]
+    if not inside:
         return None
-    return float(np.mean([roc_auc_score(positive_N, score_N) for score_N in score_SN]))
+    return float(np.mean([roc_auc_score(positive_N[i], score_N[i]) for score_N in score_SN for i in inside]))
 
 
 # -- in words

@@ -28,11 +28,14 @@ class Judged:
     F1, sensitivity, specificity and areas are those of class 1; of more, they are means over the classes,
     each against all others (macro averages). MCC of more than two classes is that of Gorodkin 2004
     (doi:10.1016/j.compbiolchem.2004.09.006), the Brier score the sum over the classes (of two: of class 1).
+    ``parts`` (N,) are numbers of rows that were scored by one network, if there are several: scores of two
+    networks are not ranked against each other, so areas are means over the parts.
     """
 
     labels: np.ndarray
     scores: np.ndarray
     called: np.ndarray
+    parts: np.ndarray | None = None
 
     @property
     def averaged(self) -> list[int]:
@@ -65,12 +68,12 @@ def measure(judged: Judged, weights_RN: np.ndarray) -> dict[str, np.ndarray]:
     count = judged.scores.shape[1]
     cell_N = judged.labels * count + judged.called
     confusion_RCC = (weights_RN @ np.eye(count * count)[cell_N]).reshape(-1, count, count)
-    areas = [_areas(judged.labels == c, judged.scores[:, c], weights_RN) for c in judged.averaged]
+    auroc_R, auprc_R = _mean_areas(judged, weights_RN)
     error_N = ((judged.scores - np.eye(count)[judged.labels]) ** 2).sum(1) / (2 if count == 2 else 1)
     return {
         **of_confusion(confusion_RCC, judged.averaged),
-        "auroc": np.mean([auroc_R for auroc_R, _ in areas], 0),
-        "auprc": np.mean([auprc_R for _, auprc_R in areas], 0),
+        "auroc": auroc_R,
+        "auprc": auprc_R,
         "brier": weights_RN @ error_N / weights_RN.sum(1),
     }
 
@@ -115,6 +118,18 @@ def _rates(confusion_RCC: np.ndarray, averaged: list[int]) -> dict[str, np.ndarr
         "sensitivity": _divide(right_RC, true_RC).mean(1),
         "specificity": _divide(others_RC - called_RC + right_RC, others_RC).mean(1),
     }
+
+
+def _mean_areas(judged: Judged, weights_RN: np.ndarray) -> np.ndarray:
+    """Return both areas (2, R): means over the averaged classes, of each over the parts that have it."""
+    part_N = np.zeros(len(judged.labels)) if judged.parts is None else judged.parts
+    inside = [part_N == part for part in np.unique(part_N)]
+    found = []
+    for c in judged.averaged:
+        areas_P2R = [_areas(judged.labels[i] == c, judged.scores[i, c], weights_RN[:, i]) for i in inside]
+        defined_P2R = ~np.isnan(areas_P2R)
+        found.append(_divide(np.where(defined_P2R, areas_P2R, 0).sum(0), defined_P2R.sum(0)))
+    return np.mean(found, 0)
 
 
 def _areas(positive_N: np.ndarray, score_N: np.ndarray, weights_RN: np.ndarray):

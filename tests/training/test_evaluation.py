@@ -1,5 +1,7 @@
 """Figures over several seeds against a slow computation of each, row by row."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.metrics import matthews_corrcoef, roc_auc_score
@@ -72,7 +74,7 @@ def test_other_negatives_share_the_clusters_of_their_positives(judged, few_resam
     positive = np.flatnonzero(evaluation.is_positive)
     others = predicted(np.zeros(len(positive)), 3, 2.0, seed=5)
     numbers = evaluation.cluster_numbers()[positive]
-    found = evaluation.against(ours, others, numbers)
+    found = evaluation.against(ours, others, numbers, None)
     labels = np.repeat([1, 0], len(positive))
     both = Predicted(
         [np.concatenate([a[positive], b]) for a, b in zip(ours.scores, others.scores, strict=True)],
@@ -88,6 +90,41 @@ def test_other_negatives_share_the_clusters_of_their_positives(judged, few_resam
     rates = [np.mean([np.average(call, weights=w[len(positive) :]) for call in calls]) for w in weights]
     expected = np.quantile(rates, (0.025, 0.975))
     assert found["intervals"]["false_positive_rate"] == pytest.approx(list(expected), abs=1e-9)
+
+
+def mean_over(fold, labels, scores):
+    """AUROC of each fold by itself, averaged over folds and seeds."""
+    inside = [fold == f for f in np.unique(fold)]
+    return np.mean([roc_auc_score(labels[i], s[i, 1]) for s in scores for i in inside])
+
+
+def test_scores_of_two_folds_are_not_ranked_against_each_other(judged, few_resamples):
+    """A scale of its own for each fold changes no area."""
+    plain, ours, _ = judged
+    fold = np.arange(SIZE) // 4 % 3
+    evaluation = replace(plain, parts=fold)
+    raised = [s[:, 1] ** np.array([0.2, 1, 4])[fold] for s in ours.scores]
+    scaled = replace(ours, scores=[np.stack([1 - s, s], 1) for s in raised])
+    one, other = (evaluation.figures(said, {})["at_threshold"] for said in (ours, scaled))
+    expected = mean_over(fold, plain.labels, ours.scores)
+    column = [s[:, 1] for s in scaled.scores]
+    area = areas(plain.is_positive, {"value": column}, None, fold)["value"]
+    assert (one["auroc"], area) == pytest.approx((expected, expected), abs=1e-12)
+    for name in ("auroc", "auprc"):
+        assert other[name] == pytest.approx(one[name], abs=1e-12)
+        assert other["intervals"][name] == pytest.approx(one["intervals"][name], abs=1e-12)
+    assert plain.figures(scaled, {})["at_threshold"]["auroc"] < expected - 0.01
+
+
+def test_positives_meet_the_other_negatives_of_their_own_fold(judged, few_resamples):
+    plain, ours, _ = judged
+    fold, chosen = np.arange(SIZE) // 4 % 3, np.flatnonzero(plain.is_positive)
+    others = predicted(np.zeros(len(chosen)), 3, 2.0, seed=5)
+    numbers = np.arange(len(chosen))
+    found = replace(plain, parts=fold).against(ours, others, numbers, fold[chosen])
+    both = [np.concatenate([a[chosen], b]) for a, b in zip(ours.scores, others.scores, strict=True)]
+    expected = mean_over(np.tile(fold[chosen], 2), np.repeat([1, 0], len(chosen)), both)
+    assert found["auroc"] == pytest.approx(expected, abs=1e-12)
 
 
 def test_reliability_is_given_before_and_after_the_temperature():
