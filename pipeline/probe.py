@@ -139,8 +139,7 @@ def _sequences(config: ProbeConfig, index: dict[str, Any], wanted: Sequence[str]
     Raises:
         UserError: one of them is not there, or has bad letters.
     """
-    from pipeline.sequences.alphabets import BadSequenceError, clean
-    from pipeline.sequences.readers import read_files
+    from pipeline.sequences.readers import clean_record, read_files
 
     made = read_manifest(config.vectors)["config"]
     columns = {name: made[name] for name in ("sequence_column", "id_column")}
@@ -148,10 +147,7 @@ def _sequences(config: ProbeConfig, index: dict[str, Any], wanted: Sequence[str]
     for record in read_files(_inputs_of(config), **columns):
         if record.id in missing:
             missing.remove(record.id)
-            try:
-                found[record.id] = clean(record.sequence, index["alphabet"], letters).sequence
-            except BadSequenceError as error:
-                raise UserError(f"{record.where()}: {error}") from None
+            found[record.id] = clean_record(record, index["alphabet"], letters).sequence
     if missing:
         raise UserError(f"input: no sequence of record {min(missing)!r} ({len(missing)} such); pass all")
     return found

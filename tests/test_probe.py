@@ -13,7 +13,7 @@ import pipeline.probe
 import pipeline.report
 import pipeline.training.metrics
 import pipeline.training.probes
-from pipeline.config import EmbedConfig, ProbeConfig, ReportConfig
+from pipeline.config import EmbedConfig, LettersConfig, ProbeConfig, ReportConfig
 from pipeline.errors import UserError
 from pipeline.sequences.splits import digest
 from pipeline.tokens.vocabulary import build_tokenizer, save_tokenizer
@@ -236,3 +236,17 @@ def test_mistakes_are_told_in_a_line(probe, folder, changes, message):
     with pytest.raises(UserError, match=message) as error:
         probe(**{"target": "kind"} | changes)
     assert "\n" not in str(error.value)
+
+
+def test_letters_are_read_as_embed_reads_them(folder, tmp_path):
+    """In upper case, also where the checkpoint's corpus remembered lower case."""
+    (tmp_path / "lower.fa").write_text(">p0\nacDEF\n")
+    config = ProbeConfig(
+        output=tmp_path / "out",
+        vectors=folder / "vectors",
+        table=folder / "t.tsv",
+        target="kind",
+        input=[tmp_path / "lower.fa"],
+    )
+    index = {"letters": LettersConfig(case="soft-mask").model_dump(), "alphabet": "protein"}
+    assert pipeline.probe._sequences(config, index, ["p0"]) == {"p0": b"ACDEF"}
