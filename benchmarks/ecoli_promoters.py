@@ -19,19 +19,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from small_models import language_model, tokens_of
 
-from pipeline import encode, finetune, negatives, prepare, pretrain
+from pipeline import finetune, negatives, prepare
 from pipeline.artifacts import write_json
-from pipeline.config import (
-    FinetuneConfig,
-    MixtureConfig,
-    ModelConfig,
-    NegativesConfig,
-    OptimizerConfig,
-    PrepareConfig,
-    PretrainConfig,
-    TokenizeConfig,
-)
+from pipeline.config import FinetuneConfig, NegativesConfig, PrepareConfig
 from pipeline.sequences.genomes import GenomeInMemory, locate
 from pipeline.sequences.places import Places, read_places, strata
 from pipeline.sequences.readers import read_files
@@ -40,7 +32,6 @@ from pipeline.training.metrics import Judged, measure
 
 GENOME, OTHERS = "ecoli_k12_mg1655", ("vcholerae_o395", "hpylori_g27", "saureus_n315")
 FLANK, SHORTEST = 500, 200  # bases withheld beside a window, and of a piece that is left
-TOKENIZER = "dna-6mer-overlap"
 CONTROLS = ["gc", "kmers", "positions", "pwm", "cnn"]
 SETS = {"published": "the published negatives", "intergenic": "intergenic negatives of the same GC content"}
 RULE = "coding"  # the stratum whose windows the annotation rule calls negative
@@ -77,27 +68,12 @@ def pretrained(
     rest = output / "rest.fa"
     rest_of_genome(genome, given, rest)
     others = [data / "genomes" / f"{name}.fa.gz" for name in OTHERS]
-    corpora = {"rest": ([rest], {"split_by": "record"}), "others": (others, {"block": 10_000})}
-    for name, (files, how) in corpora.items():
-        shares = {"validation": 0.03, "test": 0.03}
-        prepare.run(PrepareConfig(output=output / name, input=files, seed=1, **shares, **how))
-        tokens = {"corpus": output / name, "tokenizer": TOKENIZER}
-        encode.run(TokenizeConfig(output=output / f"{name}-tokens", **tokens))
-    config = PretrainConfig(
-        output=output / "model",
-        data=[output / f"{name}-tokens" for name in corpora],
-        mixture=MixtureConfig(weights=[1, 2]),
-        window=128,
-        steps=steps,
-        tokens_per_step=4096,
-        micro_batch_tokens=4096,
-        evaluate_every=500,
-        log_every=50,
-        seed=1,
-        model=ModelConfig(hidden_size=96, num_hidden_layers=4, num_attention_heads=3),
-        optimizer=OptimizerConfig(learning_rate=2e-3, warmup=100),
-    )
-    return pretrain.run(config).folder
+    shares = {"validation": 0.03, "test": 0.03}
+    tokens = [
+        tokens_of([rest], output, "rest", split_by="record", **shares),
+        tokens_of(others, output, "others", block=10_000, **shares),
+    ]
+    return language_model(tokens, output / "model", window=128, steps=steps, weights=[1, 2])
 
 
 def table_of(genome: GenomeInMemory, genes: Places, classes: dict[str, list[str]], path: Path) -> None:

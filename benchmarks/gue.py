@@ -16,24 +16,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from small_models import language_model, tokens_of
 
-from pipeline import encode, finetune, prepare, pretrain
+from pipeline import finetune, prepare
 from pipeline.artifacts import write_json
-from pipeline.config import (
-    FinetuneConfig,
-    ModelConfig,
-    OptimizerConfig,
-    PrepareConfig,
-    PretrainConfig,
-    TokenizeConfig,
-)
+from pipeline.config import FinetuneConfig, PrepareConfig
 from pipeline.sequences.corpus import load_corpus
 from pipeline.sequences.readers import read_files
 from pipeline.sequences.similarity import close_to
 from pipeline.training.metrics import against_rest, bootstrap
 
 GENOMES = ("human_grch37_chrX_12Mb", "human_hg38_chr2_1-2333275")
-TOKENIZER = "dna-6mer-overlap"
 CONTROLS = ["gc", "kmers", "positions", "pwm", "cnn"]
 SHARED = 30  # bases
 SETS = {name: f"prom/{name}" for name in ("prom_core_tata", "prom_300_tata", "prom_core_all")}
@@ -54,24 +47,8 @@ PUBLISHED = {
 def pretrained(data: Path, output: Path, steps: int) -> Path:
     """Return the checkpoint of the language model of the human pieces, made if need be."""
     files = [data / "genomes" / f"{name}.fa.gz" for name in GENOMES]
-    shares = {"validation": 0.02, "test": 0.02}
-    prepare.run(PrepareConfig(output=output / "human", input=files, block=10_000, seed=1, **shares))
-    tokens = output / "human-tokens"
-    encode.run(TokenizeConfig(output=tokens, corpus=output / "human", tokenizer=TOKENIZER))
-    config = PretrainConfig(
-        output=output / "model",
-        data=[tokens],
-        window=320,
-        steps=steps,
-        tokens_per_step=4096,
-        micro_batch_tokens=4096,
-        evaluate_every=500,
-        log_every=50,
-        seed=1,
-        model=ModelConfig(hidden_size=96, num_hidden_layers=4, num_attention_heads=3),
-        optimizer=OptimizerConfig(learning_rate=2e-3, warmup=100),
-    )
-    return pretrain.run(config).folder
+    tokens = tokens_of(files, output, "human", block=10_000, validation=0.02, test=0.02)
+    return language_model([tokens], output / "model", window=320, steps=steps, weights=[])
 
 
 def corpus_of(data: Path, name: str, output: Path) -> Path:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pipeline.training.tasks import Labels, Letters, Values
 
 WORK, OLD = "runs", "runs.old"
-CLUSTER = "cluster"  # column that prepare writes
 
 
 # -- what is refused
@@ -82,7 +81,7 @@ def _windows(config: FinetuneConfig, division: "Division") -> dict[str, int]:
     Raises:
         UserError: the start site does not lie in every one of them.
     """
-    lengths = {len(text) for fold in division.folds for text in division.of(fold)["train"]["sequence"][:]}
+    lengths = {len(text) for text in division.learnt["sequence"][:]}
     start = window_facts(config.data)[1] if config.start_site is None else config.start_site
     if start is not None and start >= min(lengths):
         raise UserError(
@@ -98,8 +97,7 @@ def _windows(config: FinetuneConfig, division: "Division") -> dict[str, int]:
 def _division(config: FinetuneConfig, splits) -> "Division":
     from pipeline.training.folds import divide
 
-    column = config.cluster_column or CLUSTER
-    return divide(splits, config.data, config.folds, config.fold_by, config.seed, column)
+    return divide(splits, config.data, config.folds, config.fold_by, config.seed, config.cluster_column)
 
 
 def _evaluation(
@@ -107,10 +105,10 @@ def _evaluation(
 ) -> "Evaluation":
     """Return what classifiers are judged by."""
     from pipeline.training.evaluation import Evaluation
+    from pipeline.training.folds import clusters_of
 
-    column, rows = config.cluster_column or CLUSTER, division.rows
-    known = column in rows.column_names
-    cluster_N = np.array([str(value) for value in rows[column]]) if known else None
+    rows = division.rows
+    cluster_N = clusters_of(rows, config.cluster_column)
     return Evaluation(np.array(rows["label"][:]), names, positive, cluster_N, config.seed, division.numbers)
 
 
@@ -119,11 +117,10 @@ def _metrics(runs: "Runs", done: "list[Done]", said: "dict[str, Predicted]") -> 
     from pipeline.training.runs import best
 
     config, division, evaluation = runs.config, runs.division, runs.evaluation
-    train = division.splits["train"] if division.numbers is None else division.rows
     metrics = {
         **evaluation.figures(said["ours"], {name: each for name, each in said.items() if name != "ours"}),
         **_areas(config, evaluation, division.rows, said),
-        "majority": evaluation.majority(np.array(train["label"][:])),
+        "majority": evaluation.majority(np.array(division.learnt["label"][:])),
         "controls_left_out": {name: why for each in done for name, why in each.left_out.items()},
         "collapsed": any(each.collapsed for each in done),
     }
@@ -309,13 +306,14 @@ def _build(
 def _build_task(config: FinetuneConfig, workspace: Workspace, splits) -> None:
     """Train for values, labels or letters; write the checkpoint, scores.tsv and metrics.json."""
     from pipeline.tokens.vocabulary import load_tokenizer, save_tokenizer
+    from pipeline.training.runs import accept_collapse
     from pipeline.training.tasks import in_lines, simple_controls, task_of
 
     task = task_of(config, _codec(config), splits)
     model = _train_task(config, task, workspace, pretrained=True)
     said: dict[str, Any] = {"ours": task.predict(model)}
     if what := task.same(said["ours"]):
-        _collapse(config, what)
+        accept_collapse(config, what)
     model.save_pretrained(workspace.path)
     save_tokenizer(load_tokenizer(config.checkpoint), workspace.path)
     if config.untrained_control:
@@ -349,15 +347,6 @@ def _train_task(
     return model
 
 
-def _collapse(config: FinetuneConfig, what: str) -> None:
-    if not config.allow_collapse:
-        raise UserError(
-            f"training collapsed: {what}; pass another --learning-rate, more --epochs, or --allow-collapse "
-            "true to keep it"
-        )
-    say(f"warning: training collapsed: {what}")
-
-
 def run(config: FinetuneConfig) -> Result:
     """Train the classifier and its controls; write the checkpoint, scores.tsv, metrics.json and figures/.
 
@@ -378,8 +367,8 @@ def run(config: FinetuneConfig) -> Result:
     check_settings(config)
     splits = load_corpus(config.data)
     _check(config, splits)
+    inputs = {"checkpoint": config.checkpoint, "data": config.data}
     if config.task != "classes":
-        inputs = {"checkpoint": config.checkpoint, "data": config.data}
         return produce(
             "finetune",
             config,
@@ -392,7 +381,6 @@ def run(config: FinetuneConfig) -> Result:
         say(f"positive: {names[positive]}, the last of {', '.join(names)}; --positive names another class")
     division = _division(config, splits)
     _check_rows(config, division, names)
-    inputs = {"checkpoint": config.checkpoint, "data": config.data}
     inputs |= {f"other_negatives {name}": path for name, path in config.other_negatives.items()}
     return produce(
         "finetune",

@@ -17,7 +17,7 @@ import pipeline.prepare
 from pipeline.artifacts import read_manifest
 from pipeline.config import FinetuneConfig, PrepareConfig
 from pipeline.errors import UserError
-from pipeline.training import tuning
+from pipeline.training import folds, tuning
 from pipeline.training.classifier import softmax
 from pipeline.training.metrics import (
     against_rest,
@@ -301,7 +301,7 @@ def test_rows_of_a_cluster_are_resampled_together(finetune, monkeypatch):
     found = result.metrics()["promoter_auroc"]["intervals"]["brier"]
     assert found == pytest.approx(expected, abs=1e-4)
     assert found != pytest.approx(alone, abs=1e-3)
-    monkeypatch.setattr(pipeline.finetune, "CLUSTER", "number")
+    monkeypatch.setattr(folds, "CLUSTER", "number")
     known = finetune("known").metrics()["promoter_auroc"]["intervals"]["brier"]
     assert known == pytest.approx(expected, abs=1e-4)
 

@@ -64,8 +64,7 @@ def _sites(found: Places, axis: Axis, settings: ScanConfig) -> Calls:
 
 def _genes(places: Places, axis: Axis) -> Genes:
     """Return places on the axis."""
-    begins = {name: axis.begin(name) for name in set(places.chromosome.tolist())}
-    begin_N = np.array([begins[name] for name in places.chromosome.tolist()], np.int64)
+    begin_N = np.array([axis.begin(name) for name in places.chromosome.tolist()], np.int64)
     return Genes(begin_N + places.start, begin_N + places.end, np.where(places.strand == "-", -1, 1))
 
 

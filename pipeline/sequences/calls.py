@@ -9,6 +9,8 @@ Suffixes: N places or calls, S start sites, G genes, I intervals.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -33,18 +35,19 @@ class Axis:
 
     def begin(self, name: str) -> int:
         """Return where a record begins."""
-        return int(self._begins()[list(self.lengths).index(name)])
+        return self._begins[name]
 
     def places(self, position_N: np.ndarray) -> list[tuple[str, int]]:
         """Return record, and base of it, of positions on the axis."""
-        begins, names = self._begins(), list(self.lengths)
+        begins, names = np.array(list(self._begins.values())), list(self._begins)
         record_N = np.searchsorted(begins, position_N, side="right") - 1
         bases = (position_N - begins[record_N]).tolist()
         return [(names[record], base) for record, base in zip(record_N.tolist(), bases, strict=True)]
 
-    def _begins(self) -> np.ndarray:
-        steps = np.fromiter(self.lengths.values(), np.int64, len(self.lengths)) + 2 * REACH
-        return np.cumsum(steps) - steps
+    @cached_property
+    def _begins(self) -> dict[str, int]:
+        ends = accumulate(length + 2 * REACH for length in self.lengths.values())
+        return dict(zip(self.lengths, [0, *ends], strict=False))
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,11 @@ class Division:
         """Return the split that the figures are of."""
         return "test" if self.numbers is not None or "test" in self.splits else "validation"
 
+    @property
+    def learnt(self) -> "Dataset":
+        """Return the rows that some run is trained on, each once."""
+        return self.splits["train"] if self.numbers is None else self.rows
+
     @cached_property
     def rows(self) -> "Dataset":
         """Return the rows that are scored, each once."""
@@ -78,7 +83,15 @@ def joined(splits: Mapping[str, "Dataset"]) -> "Dataset":
     return concatenate_datasets([splits[name] for name in SPLITS if name in splits])
 
 
-def divide(splits: Mapping[str, "Dataset"], folder: Path, folds: int, by: FoldBy, seed: int, column: str):
+def clusters_of(rows: "Dataset", column: str | None) -> np.ndarray | None:
+    """Return the cluster (N,) of each row: the column's value, or that of ``cluster``; None without it."""
+    column = column or CLUSTER
+    return np.array([str(value) for value in rows[column][:]]) if column in rows.column_names else None
+
+
+def divide(
+    splits: Mapping[str, "Dataset"], folder: Path, folds: int, by: FoldBy, seed: int, column: str | None
+):
     """Return the division of a corpus into this many folds (0: its own splits).
 
     Args:
@@ -88,7 +101,7 @@ def divide(splits: Mapping[str, "Dataset"], folder: Path, folds: int, by: FoldBy
         by: what stays together: equal sequences (of DNA, on either strand), clusters, or chromosomes
             (records, where there is no such column).
         seed: of the assignment.
-        column: holds the clusters.
+        column: holds the clusters (default: ``cluster``).
 
     Raises:
         UserError: the column is not there, or has empty cells, or fewer values than there are folds.
@@ -97,7 +110,7 @@ def divide(splits: Mapping[str, "Dataset"], folder: Path, folds: int, by: FoldBy
         return Division(splits)
     rows = joined(splits)
     digest_N = np.array([digest(sequence) for sequence in rows["sequence"][:]], np.uint64)
-    group_N = _groups(rows, folder, by, column)
+    group_N = _groups(rows, folder, by, column or CLUSTER)
     if (found := len(np.unique(group_N))) < folds:
         raise UserError(
             f"fold_by: {by}: {folder} has only {found} values to divide into {folds} folds; "

@@ -186,17 +186,9 @@ class Runs:
                 what = f"the classifier calls every {split} sequence {names[only]!r}"
                 if len(np.unique(called_N)) > 1:
                     what += " at a threshold of 0.5, and is no better than chance at the one it has"
-                self._collapse(run, what)
+                accept_collapse(self.config, what, f" ({run})" if len(self.plan) > 1 else "")
                 return True
         return False
-
-    def _collapse(self, run: Run, what: str) -> None:
-        what = f"training collapsed{f' ({run})' if len(self.plan) > 1 else ''}: {what}"
-        if not self.config.allow_collapse:
-            raise UserError(
-                f"{what}; pass another --learning-rate, more --epochs, or --allow-collapse true to keep it"
-            )
-        say(f"warning: {what}")
 
     def _simple(
         self, run: Run, config: FinetuneConfig, splits, texts
@@ -257,6 +249,20 @@ class Runs:
         if not found or any(np.isnan(scores).any() for scores, *_ in found):
             return None
         return Predicted(*(list(each) for each in zip(*found, strict=True)))
+
+
+def accept_collapse(config: FinetuneConfig, what: str, which: str = "") -> None:
+    """Warn of a network that says the same of all, or stop.
+
+    Raises:
+        UserError: ``allow_collapse`` is false.
+    """
+    what = f"training collapsed{which}: {what}"
+    if not config.allow_collapse:
+        raise UserError(
+            f"{what}; pass another --learning-rate, more --epochs, or --allow-collapse true to keep it"
+        )
+    say(f"warning: {what}")
 
 
 def labels_of(splits) -> dict[str, np.ndarray]:

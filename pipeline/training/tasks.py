@@ -19,6 +19,7 @@ from pipeline.tokens.kmers import Codec
 from pipeline.training.classifier import check_finite, class_logits, encode_all, outputs_of, softmax
 from pipeline.training.controls import STRENGTHS, USUAL, Rows, control_logits, feature_choices, why_not
 from pipeline.training.correlation import RESAMPLES, pearson, rmse, spearman
+from pipeline.training.folds import clusters_of
 from pipeline.training.metrics import MEASURES, Resampled, against_rest, bootstrap, of_confusion
 from pipeline.training.probes import r_squared
 from pipeline.training.resampling import interval
@@ -37,7 +38,6 @@ OF_CLASSES = (
     "start_site",
 )
 OF_SEQUENCES = ("pooling", "reverse_complement")
-CLUSTER = "cluster"  # column that prepare writes
 IGNORED = -100  # label of tokens without a class
 UNREAD = "-.?_* "  # what stands for a letter without a call, the first that is no class
 BATCH = 256
@@ -140,8 +140,7 @@ class Task:
 
     def clusters(self) -> np.ndarray | None:
         """Return the cluster (N,) of each scored row, where the corpus has clusters."""
-        rows, column = self.splits[self.scored], self.config.cluster_column or CLUSTER
-        return np.array([str(c) for c in rows[column]]) if column in rows.column_names else None
+        return clusters_of(self.splits[self.scored], self.config.cluster_column)
 
     def sequences(self, split: str) -> list[str]:
         """Return the sequences of a split."""

@@ -21,6 +21,11 @@ from pipeline.training.folds import Division
 
 DINUCLEOTIDE, PARTLY = "dinucleotide_shuffled", "partly_shuffled"
 Shuffle = Callable[[str, np.random.Generator], str]
+# Each with the fewest letters that it takes.
+KINDS: list[tuple[str, Shuffle, int]] = [
+    (DINUCLEOTIDE, dinucleotide_shuffle, 1),
+    (PARTLY, partly_shuffled, PIECES),
+]
 
 
 @dataclass(frozen=True)
@@ -74,8 +79,7 @@ def _shuffled(
     """Yield shuffled copies of the scored positives: a function of their content and of the seed."""
     texts, names = division.rows["sequence"][:], division.rows["id"][:]
     positive_P = np.flatnonzero(evaluation.is_positive)
-    kinds: list[tuple[str, Shuffle, int]] = [(DINUCLEOTIDE, dinucleotide_shuffle, 1)]
-    for kind, shuffle, least in [*kinds, (PARTLY, partly_shuffled, PIECES)]:
+    for kind, shuffle, least in KINDS:
         long_M = np.array([row for row in positive_P if len(texts[row]) >= least], np.int64)
         if short := len(positive_P) - len(long_M):
             say(f"{kind}: {short} of {len(positive_P)} positives are left out, shorter than {least} letters")

@@ -1,5 +1,7 @@
 """Targets of each task: how they are read, shown to a network, and judged."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -138,11 +140,9 @@ def test_values_are_learnt_on_one_scale_and_given_in_their_units(splits, codec):
     assert np.stack(task.learnt("test")).mean() != pytest.approx(0, abs=1e-4)
 
     class Model(torch.nn.Module):
-        class config:  # noqa: N801
-            decision = None
-
         def __init__(self):
             super().__init__()
+            self.config = SimpleNamespace(decision=None)
             self.classifier = torch.nn.Linear(3, 2)
 
     states, model = torch.randn(5, 3), Model()
@@ -150,7 +150,7 @@ def test_values_are_learnt_on_one_scale_and_given_in_their_units(splits, codec):
     task.finish(model)
     given = model.classifier(states).detach().numpy()
     assert given == pytest.approx(scaled * truth.std(0) + truth.mean(0), rel=1e-5)
-    assert not hasattr(Model.config, "decision")
+    assert not hasattr(model.config, "decision")
 
 
 @pytest.mark.parametrize("name", ["dna-3mer-overlap", "dna-1mer"])
