@@ -27,6 +27,7 @@ from pipeline.training.scan import AtContent, Classifier, Tokenizer, Windows, ke
 
 WORK = ".scan"
 OURS, NULL, AT, AT_NULL = "genome", "null", "at", "at_null"
+NAMES = {OURS: "scanning", NULL: "scanning shuffled bases", AT: "AT content", AT_NULL: "its null"}
 
 
 @dataclass(frozen=True)
@@ -95,12 +96,10 @@ class GenomeScan:
 
     def score(self, work: Path, process: int, processes: int) -> None:
         """Score this process's share of all windows."""
-        names = {OURS: "scanning", NULL: "scanning shuffled bases", AT: "AT content", AT_NULL: "its null"}
         with enough_memory(self.config.batch_size):
             for part, (scorer, letters, targets) in self.parts().items():
-                where = work / part
-                stride, what = self.windows.stride, names[part]
-                scan.scan(scorer, letters, targets, stride, where, what, process, processes)
+                where, name, stride = work / part, NAMES.get(part, part), self.windows.stride
+                scan.scan(scorer, letters, targets, stride, where, name, process, processes)
 
     def scores_folder(self, folder: Path, files: Mapping[str, Path]) -> Path:
         """Return where scores are kept; those of an unfinished scan stay if they are still right.

@@ -3,6 +3,7 @@
 Shapes: N sites of windows, S start sites, I intervals.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +50,27 @@ def _within_reach(scan: GenomeScan, starts: Calls, work: Path, counts: dict[str,
 def compare(
     scan: GenomeScan,
     ours: Scored,
-    simple: Scored,
+    others: Mapping[str, Scored],
     threshold: float,
     annotation: Annotation,
     work: Path,
     counts: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return what metrics.json holds, and say it."""
+    """Return what metrics.json holds, and say it.
+
+    Args:
+        scan: what was scanned.
+        ours: what the classifier found.
+        others: what simpler ways of scoring found, by name.
+        threshold: log-odds above which the classifier's maxima are calls.
+        annotation: what calls are compared with.
+        work: where scores are kept.
+        counts: takes how many start sites could be found at all.
+    """
     axis = Axis(scan.genome.lengths)
     rng = generator(scan.config.seed, len(WORK))
     genes, intergenic = annotation.genes, _intergenic(scan, axis, annotation)
-    comparison = Comparison(ours, {"at_content": simple}, intergenic, rng)
+    comparison = Comparison(ours, others, intergenic, rng)
     rate = float((ours.null > threshold).sum()) / ours.null_kilobases
 
     def choose(scored: Scored) -> Calls:

@@ -21,7 +21,7 @@ from pipeline.training.genome_scan import AT, AT_NULL, NULL, OURS, GenomeScan
 from pipeline.training.site_agreement import compare
 
 
-def _collect(
+def collect(
     scan: GenomeScan, part: str, work: Path, axis: Axis, writers: Sequence = (), above: float = -np.inf
 ) -> tuple[Calls, float]:
     """Return the local maxima above a threshold, and the kilobases read; hand all scores to ``writers``.
@@ -45,10 +45,10 @@ def _collect(
     return Calls.join(found), sites / len(scan.strands) * scan.windows.stride / 1000
 
 
-def _null(scan: GenomeScan, part: str, work: Path) -> tuple[np.ndarray, float]:
+def null_maxima(scan: GenomeScan, part: str, work: Path) -> tuple[np.ndarray, float]:
     """Return the scores of the local maxima of the shuffled sample, and its kilobases."""
     assert scan.sample is not None
-    maxima, kilobases = _collect(scan, part, work, Axis(scan.sample.lengths))
+    maxima, kilobases = collect(scan, part, work, Axis(scan.sample.lengths))
     return maxima.score, kilobases
 
 
@@ -110,11 +110,11 @@ def _threshold(scan: GenomeScan, null: tuple[np.ndarray, float] | None) -> float
 def finish(scan: GenomeScan, work: Path, annotation: Annotation, workspace: Workspace) -> None:
     """Turn scores into tracks, calls, and what they are compared with."""
     axis, folder = Axis(scan.genome.lengths), workspace.path
-    null = _null(scan, NULL, work) if scan.sample else None
+    null = null_maxima(scan, NULL, work) if scan.sample else None
     threshold = _threshold(scan, null)
     with _writers(scan, folder) as writers:
         above = -np.inf if scan.compares else threshold
-        maxima, kilobases = _collect(scan, OURS, work, axis, writers, above)
+        maxima, kilobases = collect(scan, OURS, work, axis, writers, above)
     _count_windows(scan, kilobases, workspace.counts)
     calls = maxima.above(threshold)
     _write_calls(calls, axis, null, folder)
@@ -125,8 +125,8 @@ def finish(scan: GenomeScan, work: Path, annotation: Annotation, workspace: Work
     }
     if null and scan.compares:
         ours = Scored(maxima, kilobases, *null)
-        simple = Scored(*_collect(scan, AT, work, axis), *_null(scan, AT_NULL, work))
-        metrics = compare(scan, ours, simple, threshold, annotation, work, workspace.counts)
+        simple = Scored(*collect(scan, AT, work, axis), *null_maxima(scan, AT_NULL, work))
+        metrics = compare(scan, ours, {"at_content": simple}, threshold, annotation, work, workspace.counts)
         workspace.write_json("metrics.json", metrics)
     say(f"{len(calls)} calls in {kilobases:g} kb: {scan.config.output / 'calls.bed'}")
 
