@@ -157,6 +157,8 @@ def _train(config: PretrainConfig, text: Text, folder: Path, counts: dict[str, A
     plan = steps(text.lengths, window, config.tokens_per_step, strands, config.seed, **reading)
     split = joined([splits["train"] for splits in text.sets.values()])
     objective = _make_objective(config, split, text.codec, packed)
+    if text.columns:
+        model.config.coupling_decay = config.model.coupling_decay * (text.columns - 1) / objective.weight
     scores = {name: Scores(config, splits, text.codec) for name, splits in text.sets.items()}
     validate, spans = partial(_validate, scores, text.shares), partial(_spans, split)
     settings = _settings(config)

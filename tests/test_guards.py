@@ -39,7 +39,7 @@ def ids(path):
 @pytest.mark.parametrize("path", TRAVELLING, ids=ids)
 def test_files_in_a_checkpoint_import_only_what_is_there(path):
     allowed = {"torch", "transformers", "huggingface_hub", "typing"}
-    allowed |= {"collections", "itertools", "json", "pathlib", "re"}
+    allowed |= {"collections", "dataclasses", "itertools", "json", "pathlib", "re"}
     siblings = {f".{other.stem}" for other in TRAVELLING}
     for name in imports(path):
         assert name in siblings or name.split(".")[0] in allowed, name

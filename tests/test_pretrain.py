@@ -218,11 +218,16 @@ def test_proteins_are_scored_by_residue(tmp_path):
     assert AutoConfig.from_pretrained(result.folder).alphabet == "protein"
 
 
-def test_an_aligned_family_gets_factored_attention(tmp_path):
+@pytest.fixture(scope="module")
+def family(tmp_path_factory):
+    """Tokens of 30 rows of 20 columns, two of them gaps; no two rows are alike."""
     rows = [row[:5] + "--" + row[5:] for row in random_proteins(30, [18])]
-    tokens = tokens_of(tmp_path / "p", rows, aligned=True, validation=0, test=0)
+    return tokens_of(tmp_path_factory.mktemp("family") / "p", rows, aligned=True, validation=0, test=0)
+
+
+def test_an_aligned_family_gets_factored_attention(family, tmp_path):
     shape = ModelConfig(architecture="factored", hidden_size=16, num_attention_heads=2)
-    result = pipeline.pretrain.run(pretrain_config(tokens, tmp_path / "out", model=shape))
+    result = pipeline.pretrain.run(pretrain_config(family, tmp_path / "out", model=shape))
     model = AutoModelForMaskedLM.from_pretrained(result.folder)
     assert isinstance(model, FactoredForMaskedLM)
     assert model.config.num_columns == 20
@@ -234,6 +239,21 @@ def test_an_aligned_family_gets_factored_attention(tmp_path):
     losses = [line["loss"] for line in lines if "loss" in line]
     assert len(losses) == 3
     assert losses[-1] < losses[0]
+
+
+def test_couplings_of_a_family_are_penalised_for_all_of_its_rows_together(family, tmp_path):
+    """A target of 30 rows times 18 residues bears its share of the penalty, which grows with the columns."""
+    shape = {"architecture": "factored", "hidden_size": 16, "num_attention_heads": 2}
+    first = {}
+    for decay in (0.0, 1.0, 2.0):
+        model = ModelConfig(**shape, coupling_decay=decay)
+        config = pretrain_config(family, tmp_path / f"{decay}", model=model, log_every=1)
+        folder = pipeline.pretrain.run(config).folder
+        assert AutoConfig.from_pretrained(folder).coupling_decay == pytest.approx(decay * 19 / (30 * 18))
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        first[decay] = next(line["loss"] for line in lines if "loss" in line)
+    assert first[1.0] > first[0.0] + 1e-4
+    assert first[2.0] - first[0.0] == pytest.approx(2 * (first[1.0] - first[0.0]), rel=1e-4)
 
 
 # -- mistakes

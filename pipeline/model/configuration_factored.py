@@ -39,6 +39,8 @@ class FactoredConfig(PreTrainedConfig):
         hidden_size: channels of all heads' queries together.
         initializer_range: standard deviation of new queries and keys.
         value_initializer_range: standard deviation of new value maps.
+        coupling_decay: what the sum of the couplings' squares, each pair of columns counted once, is times
+            before it joins the mean loss of the targets, in training alone.
         pad_token_id: token of padding; like every other token that is no residue, it tells nothing.
     """
 
@@ -51,6 +53,7 @@ class FactoredConfig(PreTrainedConfig):
     hidden_size: int = 2048
     initializer_range: float | int = 1.0
     value_initializer_range: float | int = 0.1
+    coupling_decay: float | int = 0.0
     pad_token_id: int | None = 1
     auto_map: dict | None = None
 
@@ -79,6 +82,8 @@ class FactoredConfig(PreTrainedConfig):
                 f"hidden_size={self.hidden_size} is not a positive multiple of "
                 f"num_attention_heads={self.num_attention_heads}"
             )
+        if self.coupling_decay < 0:
+            raise ValueError(f"coupling_decay={self.coupling_decay}: a penalty is not negative")
         tokens = self.residue_token_ids
         if len(tokens) < 2 or len(set(tokens)) != len(tokens):
             raise ValueError(f"residue_token_ids={tokens}: needs two or more different tokens")

@@ -3,6 +3,8 @@
 Shape suffixes: B rows, L columns, H heads, K channels per head, V vocabulary, R residues, T targets.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 from transformers import PreTrainedModel
@@ -11,6 +13,20 @@ from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_factored import FactoredConfig
+
+
+@dataclass
+class FactoredOutput(MaskedLMOutput):
+    """The output of FactoredForMaskedLM; ``penalty`` is what training adds to the targets' mean loss."""
+
+    penalty: torch.Tensor | None = None
+
+
+@dataclass
+class ToldOutput(BaseModelOutput):
+    """The output of FactoredModel."""
+
+    penalty: torch.Tensor | None = None
 
 
 class FactoredPreTrainedModel(PreTrainedModel):
@@ -29,12 +45,16 @@ class FactoredPreTrainedModel(PreTrainedModel):
 
 
 class FactoredModel(FactoredPreTrainedModel):
-    """What each column is told by the others: sum over h and j of A_h[i, j] W_h[x_j].
+    """What each column is told by the others: sum over j of J[i, j, x_j].
+
+    J[i, j] is the mean of sum over h of A_h[i, j] W_h and of its transpose for [j, i], as couplings have no
+    direction.
 
     Queries and keys are learned for each column and do not see the sequence, values depend on the token
     alone, and a column never attends to itself, so what is said of position i does not depend on x_i
     (Bhattacharya et al. 2021, Single layers of attention suffice to predict protein contacts, bioRxiv
-    2020.12.21.423882). Tokens other than residues (gaps, unknown, masks, padding) tell nothing.
+    2020.12.21.423882). Tokens other than residues (gaps, unknown, masks, padding) tell nothing. In training
+    the squares of the couplings are a penalty, as in other Potts models.
     """
 
     def __init__(self, config: FactoredConfig):
@@ -53,24 +73,28 @@ class FactoredModel(FactoredPreTrainedModel):
         return scores_HLL.masked_fill(itself_LL, -torch.inf).softmax(-1)
 
     def couplings(self) -> torch.Tensor:
-        """Return J (L, L, R, R): [i, j, a, b] is what residue a in column j adds to the logit of b in i."""
+        """Return J (L, L, R, R): [i, j, a, b] is what residue a in column j adds to the logit of b in i.
+
+        It is also what b in i adds to the logit of a in j.
+        """
         A_HLL = self.attention()
         H, L, _ = A_HLL.shape
         R = self.values.shape[-1]
         J = A_HLL.permute(1, 2, 0).reshape(L * L, H) @ self.values.reshape(H, R * R)
-        return J.view(L, L, R, R)
+        J = J.view(L, L, R, R)
+        return (J + J.permute(1, 0, 3, 2)) / 2
 
     def predict_contacts(self) -> torch.Tensor:
         """Return a contact score (L, L), not a probability: larger means more strongly coupled.
 
-        Couplings in the zero-sum gauge, averaged over their two directions, Frobenius norm, average-product
-        correction (Ekeberg et al. 2013, doi:10.1103/PhysRevE.87.012707). The diagonal is 0.
+        Couplings in the zero-sum gauge, Frobenius norm, average-product correction (Ekeberg et al. 2013,
+        doi:10.1103/PhysRevE.87.012707). The diagonal is 0.
         """
         with torch.no_grad():
             J = self.couplings().float()
         J = J - J.mean(2, keepdim=True)
         J = J - J.mean(3, keepdim=True)
-        norms_LL = (0.5 * (J + J.permute(1, 0, 3, 2))).square().sum((2, 3)).sqrt()
+        norms_LL = J.square().sum((2, 3)).sqrt()
         total = norms_LL.sum().clamp(min=torch.finfo(torch.float32).tiny)
         scores_LL = norms_LL - norms_LL.sum(1, keepdim=True) * (norms_LL.sum(0, keepdim=True) / total)
         return scores_LL.fill_diagonal_(0.0)
@@ -78,7 +102,7 @@ class FactoredModel(FactoredPreTrainedModel):
     @can_return_tuple
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs
-    ) -> BaseModelOutput:
+    ) -> ToldOutput:
         """Return what the other columns say of each: ``last_hidden_state`` is (B, L, R).
 
         Args:
@@ -104,7 +128,9 @@ class FactoredModel(FactoredPreTrainedModel):
         maps = None
         if kwargs.get("output_attentions"):
             maps = (self.attention().expand(len(input_ids), -1, -1, -1),)
-        return BaseModelOutput(last_hidden_state=told_LBR.transpose(0, 1), attentions=maps)
+        decay = self.config.coupling_decay if self.training else 0.0
+        penalty = decay / 2 * J.square().sum() if decay else None  # a half, as each pair stands in J twice
+        return ToldOutput(last_hidden_state=told_LBR.transpose(0, 1), attentions=maps, penalty=penalty)
 
 
 class FactoredForMaskedLM(FactoredPreTrainedModel):
@@ -135,14 +161,14 @@ class FactoredForMaskedLM(FactoredPreTrainedModel):
         labels: torch.Tensor | None = None,
         target_positions: torch.Tensor | None = None,
         **kwargs,
-    ) -> MaskedLMOutput:
+    ) -> FactoredOutput:
         """Predict every position from all others.
 
         Args:
             input_ids: (B, L) whole rows of the alignment, without special tokens.
             attention_mask: (B, L); tokens where it is 0 tell nothing.
-            labels: (B, L), -100 where no loss is wanted (gaps); the loss is the mean over the others. With
-                ``target_positions``, (T,).
+            labels: (B, L), -100 where no loss is wanted (gaps); the loss is the mean over the others, and in
+                training the penalty on top. With ``target_positions``, (T,).
             target_positions: (T,) places in the flattened batch; logits are then (T, V), for these alone.
             **kwargs: passed to the model and to the loss.
         """
@@ -156,4 +182,7 @@ class FactoredForMaskedLM(FactoredPreTrainedModel):
         loss = None
         if labels is not None:
             loss = self.loss_function(logits, labels, vocab_size=V, **kwargs)
-        return MaskedLMOutput(loss=loss, logits=logits, attentions=outputs.attentions)
+            loss = loss if outputs.penalty is None else loss + outputs.penalty
+        return FactoredOutput(
+            loss=loss, logits=logits, attentions=outputs.attentions, penalty=outputs.penalty
+        )

@@ -293,13 +293,14 @@ def _backward(
 
 
 def _loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
-    """Return the weighted sum of the targets' losses."""
+    """Return the weighted sum of the targets' losses, each with the penalty of a network that has one."""
     where = {"attention_mask": batch.attention_mask, "sequence_offsets": batch.offsets}
     given = {name: tensor for name, tensor in where.items() if tensor is not None}
-    logits_TV = model(input_ids=batch.input_ids, target_positions=batch.positions, **given).logits
-    logits_TV = logits_TV.to(torch.promote_types(logits_TV.dtype, torch.float32))
+    output = model(input_ids=batch.input_ids, target_positions=batch.positions, **given)
+    logits_TV = output.logits.to(torch.promote_types(output.logits.dtype, torch.float32))
     losses_T = torch.nn.functional.cross_entropy(logits_TV, batch.labels, reduction="none")
-    return (losses_T * batch.weights).sum()
+    loss, penalty = (losses_T * batch.weights).sum(), output.get("penalty")
+    return loss if penalty is None else loss + penalty * batch.weights.sum()
 
 
 def _halve(run: Run, batches: list[Batch], config: PretrainConfig) -> None:

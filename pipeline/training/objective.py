@@ -126,6 +126,12 @@ class AlignedObjective:
     codec: Codec
     row_weights: np.ndarray
 
+    @property
+    def weight(self) -> float:
+        """What all targets of the data count together."""
+        rows = (self.codec.codes_of_track(self.split.row(record)) for record in range(len(self.split)))
+        return float(self.row_weights @ [np.count_nonzero(row < self.codec.n_real) for row in rows])
+
     def batch(self, windows: list[Window]) -> Batch:
         """Return whole rows, each counting as much as its weight."""
         ids = np.stack([self.split.slice(w.record, 0, w.length) for w in windows]).astype(np.int64)

@@ -50,14 +50,21 @@ def slow_attention(model):
     return A
 
 
+def slow_couplings(model):
+    """J[i][j] by its definition, residue told of in the first axis, residue told in the second."""
+    A, W = slow_attention(model), model.model.values.detach().double()
+    ways = [[(A[:, i, j, None, None] * W).sum(0) for j in range(L)] for i in range(L)]
+    return [[(ways[i][j] + ways[j][i].T) / 2 for j in range(L)] for i in range(L)]
+
+
 def slow_logits(model, ids):
-    A, W, bias = slow_attention(model), model.model.values.double(), model.bias.double().view(L, V)
+    J, bias = slow_couplings(model), model.bias.double().view(L, V)
     logits = bias.repeat(len(ids), 1, 1)
     for b, row in enumerate(ids.tolist()):
         for i in range(L):
             for j, token in enumerate(row):
                 if token in RESIDUES:
-                    told = sum(A[h, i, j] * W[h, RESIDUES.index(token)] for h in range(H))
+                    told = J[i][j][RESIDUES.index(token)]
                     for r, residue in enumerate(RESIDUES):
                         logits[b, i, residue] += told[r]
     return logits
@@ -120,18 +127,41 @@ def test_loss_is_the_mean_over_targets(model):
 
 
 def test_contacts_are_corrected_coupling_norms(model):
-    A, W = slow_attention(model), model.model.values.detach().double()
+    J = slow_couplings(model)
     norms = torch.zeros(L, L, dtype=torch.double)
     for i in range(L):
         for j in range(L):
-            pair = sum(A[h, i, j] * W[h] for h in range(H)) + sum(A[h, j, i] * W[h].T for h in range(H))
+            pair = J[i][j]
             pair = pair - pair.mean(0, keepdim=True) - pair.mean(1, keepdim=True) + pair.mean()
-            norms[i, j] = (pair / 2).norm() if i != j else 0
+            norms[i, j] = pair.norm() if i != j else 0
     expected = norms - norms.sum(1)[:, None] * norms.sum(0)[None] / norms.sum()
     expected.fill_diagonal_(0)
     scores = model.predict_contacts()
     torch.testing.assert_close(scores.double(), expected, atol=1e-6, rtol=0)
     torch.testing.assert_close(scores, scores.T, atol=1e-6, rtol=0)
+
+
+def test_couplings_have_no_direction(model):
+    with torch.no_grad():
+        J = model.model.couplings()
+    assert torch.equal(J, J.permute(1, 0, 3, 2))
+    assert J.abs().max() > 0.1
+
+
+def test_penalty_is_the_squares_of_all_pairs_and_only_in_training(model):
+    ids = rows()
+    J = slow_couplings(model)
+    squares = sum(J[i][j].square().sum() for i in range(L) for j in range(i + 1, L))
+    assert model.train()(ids).penalty is None
+    clean = model(ids, labels=ids).loss
+    model.config.coupling_decay = 0.3
+    out = model(ids, labels=ids)
+    torch.testing.assert_close(out.penalty.double(), 0.3 * squares, atol=1e-5, rtol=0)
+    torch.testing.assert_close(out.loss, clean + out.penalty, atol=1e-6, rtol=0)
+    out.penalty.backward()
+    assert all(p.grad.abs().sum() > 0 for p in model.model.parameters())
+    assert model.eval()(ids, labels=ids).penalty is None
+    assert torch.equal(model(ids, labels=ids).loss, clean)
 
 
 def test_planted_pair_is_found_by_training():
@@ -225,6 +255,7 @@ def test_rows_of_another_length_are_refused(model, shape):
         ({"residual": True, "num_hidden_layers": 2}, "num_hidden_layers, residual"),
         ({"num_columns": 1}, "num_columns=1"),
         ({"hidden_size": 13}, "hidden_size=13"),
+        ({"coupling_decay": -0.1}, "coupling_decay=-0.1"),
         ({"residue_token_ids": [4, 4]}, "different tokens"),
         ({"residue_token_ids": [4, 99]}, "vocab_size=11"),
     ],
@@ -253,5 +284,10 @@ def test_travelling_files_import_only_each_other():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom):
                 top = (node.module or "").split(".")[0]
-                assert node.level == 1 or top in {"torch", "transformers", "huggingface_hub"}, top
+                assert node.level == 1 or top in {
+                    "dataclasses",
+                    "torch",
+                    "transformers",
+                    "huggingface_hub",
+                }, top
             assert not isinstance(node, ast.Import) or [name.name for name in node.names] == ["torch"]
