@@ -19,6 +19,7 @@ from pydantic import (
 
 from pipeline.settings.analysis import (
     CompareConfig,
+    ContactHeadConfig,
     ContactsConfig,
     EvaluateConfig,
     MotifsConfig,
@@ -299,6 +300,7 @@ STAGES: dict[str, type[StageConfig]] = {
     "score": ScoreConfig,
     "motifs": MotifsConfig,
     "contacts": ContactsConfig,
+    "contact-head": ContactHeadConfig,
     "embed": EmbedConfig,
     "probe": ProbeConfig,
     "convert": ConvertConfig,

@@ -1,7 +1,7 @@
 """The stage that draws a protein's contact map from a model and scores it against the truth.
 
-Shapes: C columns of the alignment, n residues of the query, N rows. The scores are label-free: no regression
-on known structures is behind them, and they are no probabilities.
+Shapes: C columns of the alignment, n residues of the query, N rows. Scores are probabilities where the
+checkpoint holds a contact regression; else they are label-free, with no known structure behind them.
 """
 
 import csv
@@ -13,17 +13,30 @@ from typing import Any
 import numpy as np
 
 from pipeline.artifacts import Result, Workspace, produce
+from pipeline.attention.contact_files import (
+    Map,
+    Numbering,
+    Truth,
+    write_arrays,
+    write_chimerax,
+    write_pymol,
+    write_rr,
+    write_table,
+)
 from pipeline.config import ContactsConfig
 from pipeline.errors import UserError
 from pipeline.log import say, track
 
+FITTED_ON = "fitted_on.fa"  # written by contact-head
 LETTERS = "ACDEFGHIKLMNPQRSTVWY"
 GAP = "-"
 CANDIDATES = 20
 SCORES = {
     "factored": "coupling norms of factored attention, average-product corrected",
     "strand": "attention, symmetrised, average-product corrected, mean of heads and layers",
+    "fitted": "probability by the regression on attention that the checkpoint holds",
 }
+RELATED = 1e-3  # E-value
 
 
 @dataclass(frozen=True)
@@ -49,20 +62,13 @@ class Family:
         return len(self.rows) > 1 and len({len(row) for _, row in self.rows}) == 1
 
 
-@dataclass(frozen=True)
-class Truth:
-    """Contacts between the query's residues: which pairs touch, and of which pairs that is known, (n, n)."""
-
-    contacts: np.ndarray
-    known: np.ndarray
-
-
 def run(config: ContactsConfig) -> Result:
-    """Write contacts.tsv, map.png and metrics.json.
+    """Write contacts.tsv, contacts.rr, map.npz, map.png and metrics.json; of a structure also scripts.
 
-    The map of a factored checkpoint is the family's; that of a strand checkpoint is its attention, averaged
-    over rows of the alignment, or on the query alone if the data is no alignment. Beside it stand an
-    untrained network of the same shape, mutual information on the same alignment, and the share of contacts.
+    The map of a factored checkpoint is the family's; that of a strand checkpoint is what its contact
+    regression says or, where it has none, its attention, averaged over rows of the alignment, or of the query
+    alone if the data is no alignment. Beside it stand an untrained network of the same shape (without
+    regression), mutual information on the same alignment, and the share of contacts.
 
     Raises:
         UserError: data, structure and checkpoint do not fit together, or the query is not there.
@@ -75,46 +81,95 @@ def run(config: ContactsConfig) -> Result:
 
 
 def _build(config: ContactsConfig, workspace: Workspace) -> None:
+    family, truth, numbering = _read(config)
+    model = _load_model(config.checkpoint)
+    kind = "factored" if _is_factored(model) else "fitted" if _is_fitted(model) else "strand"
+    say(f"score: {SCORES[kind]}")
+    maps = _maps(model, family, config, kind)
+    predicted = maps["value"]
+    assert predicted is not None
+    letters = family.rows[family.query][1].replace(GAP, "")
+    fitted = kind == "fitted"
+    found = Map(family.name, letters, predicted, config.min_separation, fitted, truth, numbering)
+    metrics = _metrics(maps, truth, config.min_separation)
+    _write(found, SCORES[kind], workspace.path)
+    workspace.write_json("metrics.json", {"contact_precision_at_l": metrics})
+    workspace.counts |= {"query": family.name, "score": SCORES[kind], "rows": len(family.rows)}
+    if fitted and truth is not None:
+        workspace.counts["fitted_on_relatives"] = _relatives(config.checkpoint, letters)
+    _say_summary(family, metrics)
+
+
+def _maps(model, family: Family, config: ContactsConfig, kind: str) -> dict[str, np.ndarray | None]:
+    """Return the scores (n, n) of the model and of its controls, by their names in metrics.json."""
     from pipeline.attention.contacts import average_product_correction, mutual_information, sequence_weights
 
-    family, truth = _read(config)
-    model = _load_model(config.checkpoint)
-    maps: dict[str, np.ndarray | None] = {"value": _predict(model, family, config)}
-    maps["untrained"] = _predict(_untrained(model, config.seed), family, config)
+    label_free = "strand" if kind == "fitted" else kind
+    maps: dict[str, np.ndarray | None] = {"value": _predict(model, family, config, kind)}
+    maps["untrained"] = _predict(_untrained(model, config.seed), family, config, label_free)
+    if kind == "fitted":
+        maps["label_free"] = _predict(model, family, config, label_free)
     maps["baseline"] = None
     if family.aligned:
         codes_NC = _codes(family.rows)
         information = mutual_information(codes_NC, sequence_weights(codes_NC))
         maps["baseline"] = average_product_correction(information)[np.ix_(family.columns, family.columns)]
-    score = SCORES["factored" if _is_factored(model) else "strand"]
-    metrics = _metrics(maps, truth, config.min_separation)
-    predicted = maps["value"]
-    assert predicted is not None
-    _write_table(workspace.path / "contacts.tsv", predicted, truth, config.min_separation)
-    _draw(workspace.path / "map.png", predicted, truth, config.min_separation, f"{family.name}: {score}")
-    workspace.write_json("metrics.json", {"contact_precision_at_l": metrics})
-    workspace.counts |= {"query": family.name, "score": score, "rows": len(family.rows)}
-    _say_summary(family, metrics)
+    return maps
 
 
-def _read(config: ContactsConfig) -> tuple[Family, Truth | None]:
-    """Return the records with the query chosen, and the truth about it, if any is given."""
+def _write(found: Map, score: str, folder: Path) -> None:
+    from pipeline.report.contact_figures import draw_map
+
+    write_table(folder / "contacts.tsv", found)
+    write_rr(folder / "contacts.rr", found, score)
+    write_arrays(folder / "map.npz", found)
+    draw_map(folder / "map.png", found, f"{found.name}: {score}")
+    if found.numbering is not None:
+        write_chimerax(folder / "contacts.pb", found, found.numbering)
+        write_pymol(folder / "contacts.pml", found, found.numbering)
+
+
+def _relatives(checkpoint: Path, letters: str) -> list[str]:
+    """Return which proteins that the regression was fitted on are like the query, and say so."""
+    from pipeline.sequences.readers import read_files
+    from pipeline.sequences.structure import expectation
+
+    path = checkpoint / FITTED_ON
+    if not path.is_file():
+        say(f"{checkpoint}: does not tell which proteins its regression was fitted on")
+        return []
+    known = [(record.id, record.sequence.decode()) for record in read_files([path])]
+    names = [name for name, sequence in known if expectation(letters, sequence) < RELATED]
+    if names:
+        say(f"the regression was fitted on relatives of the query, which flatters it: {', '.join(names)}")
+    return names
+
+
+def _read(config: ContactsConfig) -> tuple[Family, Truth | None, Numbering | None]:
+    """Return the records with the query chosen, and what is known about it, if anything is given."""
     from pipeline.sequences.structure import align_to, contact_map, read_structure
 
     rows = _read_rows(config.data)
     if config.structure is None:
         family = Family(rows, _find(rows, config) if config.query else 0)
-        n = len(family.columns)
-        return family, _read_contacts(config.contacts, n) if config.contacts else None
+        letters = rows[family.query][1].replace(GAP, "")
+        return family, _read_contacts(config.contacts, letters) if config.contacts else None, None
     structure = read_structure(config.structure, config.chain)
-    if structure.label_chain != structure.chain:
-        say(f"{config.structure}: chain {structure.chain} (author), {structure.label_chain} (label)")
+    say(f"{config.structure}: {structure.describe()}")
     family = Family(rows, _find(rows, config) if config.query else _closest(rows, structure))
-    index = align_to(rows[family.query][1].replace(GAP, ""), structure)
+    letters = rows[family.query][1].replace(GAP, "")
+    index = align_to(letters, structure)
+    found = index >= 0
+    other = sum(letters[i] != structure.sequence[index[i]] for i in np.flatnonzero(found))
+    say(
+        f"{family.name}: {found.sum()} of {len(letters)} residues are in the chain, {other} as another "
+        f"letter; {structure.resolved[index[found]].sum()} have coordinates"
+    )
     pairs = np.ix_(index, index)
     contacts, known = contact_map(structure, config.distance)
-    found = np.outer(index >= 0, index >= 0)
-    return family, Truth(contacts[pairs] & found, known[pairs] & found)
+    both = np.outer(found, found)
+    numbers = [structure.numbers[k] if k >= 0 else "" for k in index]
+    return family, Truth(contacts[pairs] & both, known[pairs] & both), Numbering(structure.chain, numbers)
 
 
 def _read_rows(path: Path) -> list[tuple[str, str]]:
@@ -169,8 +224,12 @@ def _closest(rows: list[tuple[str, str]], structure) -> int:
     return max(likely, key=lambda n: (identities(bare[n], structure), -n))
 
 
-def _read_contacts(path: Path, n: int) -> Truth:
-    """Return the truth in a table with the columns i and j, in 1-based residues of the query."""
+def _read_contacts(path: Path, letters: str) -> Truth:
+    """Return the truth in a table with the columns i and j, in 1-based residues of the query.
+
+    Where it has the columns aa_i and aa_j, they are compared with the query's letters.
+    """
+    n = len(letters)
     contacts = np.zeros((n, n), bool)
     with path.open(newline="") as file:
         header = file.readline()
@@ -179,17 +238,25 @@ def _read_contacts(path: Path, n: int) -> Truth:
         if not {"i", "j"} <= set(columns):
             raise UserError(f"{path}: line 1: columns {', '.join(columns)}, but i and j are needed")
         for line, row in enumerate(csv.DictReader(file, columns, delimiter=delimiter), 2):
-            i, j = (_residue_number(path, line, row[column], n) for column in "ij")
-            contacts[i - 1, j - 1] = contacts[j - 1, i - 1] = True
+            i, j = (_place(path, line, row, column, letters) for column in "ij")
+            contacts[i, j] = contacts[j, i] = True
     return Truth(contacts, np.ones((n, n), bool))
 
 
-def _residue_number(path: Path, line: int, value: str | None, n: int) -> int:
+def _place(path: Path, line: int, row: dict[str, str], column: str, letters: str) -> int:
+    """Return the 0-based place of the residue that a row names."""
+    value, n = row[column], len(letters)
     if value is None or not value.strip().isdecimal() or not 1 <= int(value) <= n:
         raise UserError(
             f"{path}: line {line}: residue {value!r}, but the query has residues 1 to {n}; correct the row"
         )
-    return int(value)
+    place, letter = int(value) - 1, (row.get(f"aa_{column}") or "").strip()
+    if letter and letter.upper() != letters[place]:
+        raise UserError(
+            f"{path}: line {line}: residue {value} is {letter}, but {letters[place]} in the query; count "
+            "residues in the sequence that is given"
+        )
+    return place
 
 
 def _load_model(checkpoint: Path):
@@ -202,9 +269,7 @@ def _load_model(checkpoint: Path):
     if not (checkpoint / "config.json").is_file():
         raise UserError(f"{checkpoint}: no config.json in it; give a checkpoint written by pretrain")
     logging.disable_progress_bar()
-    model = AutoModelForMaskedLM.from_pretrained(
-        checkpoint.absolute(), attn_implementation="eager", local_files_only=True
-    )
+    model = AutoModelForMaskedLM.from_pretrained(checkpoint.absolute(), local_files_only=True)
     if getattr(model.config, "alphabet", "protein") != "protein":
         raise UserError(f"{checkpoint}: a model of {model.config.alphabet}; contacts need a protein model")
     return model.eval()
@@ -222,10 +287,17 @@ def _is_factored(model) -> bool:
     return model.config.model_type == "strand-factored"
 
 
-def _predict(model, family: Family, config: ContactsConfig) -> np.ndarray:
+def _is_fitted(model) -> bool:
+    """Tell whether the checkpoint holds a contact regression."""
+    return (
+        model.config.model_type == "strand" and model.contact_head is not None and model.contact_head.fitted
+    )
+
+
+def _predict(model, family: Family, config: ContactsConfig, kind: str) -> np.ndarray:
     """Return the model's scores between the query's residues, (n, n)."""
-    if not _is_factored(model):
-        return _attention_map(model, family, config)
+    if kind != "factored":
+        return _attention_map(model, family, config, kind)
     name, row = family.rows[family.query]
     if len(row) != model.config.num_columns:
         raise UserError(
@@ -235,8 +307,8 @@ def _predict(model, family: Family, config: ContactsConfig) -> np.ndarray:
     return model.predict_contacts().numpy()[np.ix_(family.columns, family.columns)]
 
 
-def _attention_map(model, family: Family, config: ContactsConfig) -> np.ndarray:
-    """Average the corrected attention on single rows, read without gaps, in columns of the alignment."""
+def _attention_map(model, family: Family, config: ContactsConfig, kind: str) -> np.ndarray:
+    """Average what attention says of single rows, read without gaps, in columns of the alignment."""
     from pipeline.tokens.vocabulary import load_tokenizer
 
     tokenizer = load_tokenizer(config.checkpoint)
@@ -251,31 +323,32 @@ def _attention_map(model, family: Family, config: ContactsConfig) -> np.ndarray:
         name, row = family.rows[number]
         columns = np.flatnonzero(np.array(list(row)) != GAP)
         pairs = np.ix_(columns, columns)
-        total[pairs] += _row_attention(model, tokenizer, name, row.replace(GAP, ""))
+        total[pairs] += _row_map(model, tokenizer, name, row.replace(GAP, ""), kind)
         seen[pairs] += 1
     pairs = np.ix_(family.columns, family.columns)
     return total[pairs] / seen[pairs]
 
 
-def _row_attention(model, tokenizer, name: str, sequence: str) -> np.ndarray:
-    """Return the mean over heads and layers of one sequence's corrected attention, special tokens removed."""
+def _row_map(model, tokenizer, name: str, sequence: str, kind: str) -> np.ndarray:
+    """Return of one sequence the probabilities of contact, or the mean of all heads' corrected attention."""
     import torch
 
-    from pipeline.attention.contacts import average_product_correction, symmetrise
+    from pipeline.attention.maps import count_heads, weighted_maps
 
     encoded = tokenizer(sequence, return_tensors="pt", return_special_tokens_mask=True)
-    residues = np.flatnonzero(encoded["special_tokens_mask"][0].numpy() == 0)
+    residues = np.flatnonzero(encoded.pop("special_tokens_mask")[0].numpy() == 0)
     tokens, context = encoded["input_ids"].shape[1], model.config.max_position_embeddings
     if tokens > context:
         raise UserError(
             f"record {name!r}: {tokens} tokens, but the model reads {context}; give a shorter one"
         )
     assert len(residues) == len(sequence), "the tokenizer does not give one token for each residue"
-    with torch.no_grad():
-        layers = model(encoded["input_ids"], encoded["attention_mask"], output_attentions=True).attentions
-    assert len(layers) == model.config.num_hidden_layers, "the network did not tell its attention"
-    maps = [layer[0].double().numpy()[:, residues[:, None], residues] for layer in layers]
-    return np.mean([average_product_correction(symmetrise(a)).mean(0) for a in maps], 0)
+    inputs = {key: encoded[key] for key in ("input_ids", "attention_mask")}
+    if kind == "fitted":
+        with torch.no_grad():
+            return model.predict_contacts(**inputs)[0].double().numpy()
+    heads = int(np.prod(count_heads(model)))
+    return weighted_maps(model, inputs, [residues], np.full(heads, 1 / heads))[0].astype(float)
 
 
 def _codes(rows: Iterable[tuple[str, str]]) -> np.ndarray:
@@ -286,28 +359,26 @@ def _codes(rows: Iterable[tuple[str, str]]) -> np.ndarray:
 
 
 def _metrics(maps: dict[str, np.ndarray | None], truth: Truth | None, separation: int) -> dict[str, Any]:
-    """Return precision at L of every map, at L/2 and L/5 of the first; None where the truth is not known."""
-    from pipeline.attention.contacts import precision_at, random_precision, scored_pairs
+    """Return precision at L of every map, and by range all there is; None where the truth is not known."""
+    from pipeline.attention.contacts import score_ranges, scored_pairs
 
-    keys = ("value", "at_l2", "at_l5", "untrained", "baseline", "random", "length", "contacts")
-    metrics: dict[str, Any] = dict.fromkeys(keys)
+    keys = ("at_l2", "at_l5", "auc", "ceiling", "random", "length", "pairs", "contacts", "ranges")
+    metrics: dict[str, Any] = dict.fromkeys((*maps, *keys))
     metrics["separation"] = separation
     if truth is None:
         return metrics
-    i, j = scored_pairs(truth.known, separation)
-    if not len(i):
+    if not len(scored_pairs(truth.known, separation)[0]):
         raise UserError(f"no residue pair with |i - j| >= {separation} is resolved; lower --min-separation")
-
-    def precision(scores: np.ndarray | None, fraction: float = 1.0) -> float | None:
-        if scores is None:
-            return None
-        return precision_at(scores, truth.contacts, truth.known, fraction, separation)
-
-    metrics |= {name: precision(scores) for name, scores in maps.items()}
-    metrics |= {"at_l2": precision(maps["value"], 0.5), "at_l5": precision(maps["value"], 0.2)}
-    metrics["random"] = random_precision(truth.contacts, truth.known, separation)
+    ranges = {
+        name: score_ranges(scores, truth.contacts, truth.known, separation)
+        for name, scores in maps.items()
+        if scores is not None
+    }
+    ours = ranges["value"]["all"]
+    metrics |= {name: found["all"]["at_l"] for name, found in ranges.items()}
+    metrics |= {key: ours[key] for key in ("at_l2", "at_l5", "auc", "random", "pairs", "contacts")}
+    metrics |= {"ceiling": ours["ceiling_at_l"], "ranges": ranges}
     metrics["length"] = int(truth.known.diagonal().sum())
-    metrics["contacts"] = int(truth.contacts[i, j].sum())
     return metrics
 
 
@@ -318,67 +389,24 @@ def _say_summary(family: Family, metrics: dict[str, Any]) -> None:
         )
         return
     baseline = f"mutual information {metrics['baseline']:.2f}, " if metrics["baseline"] is not None else ""
+    if "label_free" in metrics:
+        baseline += f"the heads' mean without regression {metrics['label_free']:.2f}, "
     say(
         f"{family.name}: contact precision {metrics['value']:.2f} at L = {metrics['length']} "
         f"(|i - j| >= {metrics['separation']}), {metrics['at_l5']:.2f} at L/5; untrained "
         f"{metrics['untrained']:.2f}, {baseline}random {metrics['random']:.2f}"
     )
+    for name, ours in metrics["ranges"]["value"].items():
+        if ours["pairs"]:
+            say(
+                f"{name} range: {ours['contacts']} contacts of {ours['pairs']} pairs; precision "
+                f"{ours['at_l']:.2f} at L (at most {ours['ceiling_at_l']:.2f}), {ours['at_l2']:.2f} at L/2, "
+                f"{ours['at_l5']:.2f} at L/5{_area(ours['auc'])}"
+            )
 
 
-def _write_table(path: Path, scores: np.ndarray, truth: Truth | None, separation: int) -> None:
-    """Write the pairs, best first: 1-based residues of the query, score, and 1 or 0 where it is known."""
-    i, j = np.triu_indices(len(scores), separation)
-    lines = ["i\tj\tscore\tcontact\n"]
-    for n in np.argsort(-scores[i, j], kind="stable"):
-        a, b = i[n], j[n]
-        contact = int(truth.contacts[a, b]) if truth is not None and truth.known[a, b] else ""
-        lines.append(f"{a + 1}\t{b + 1}\t{scores[a, b]:.6g}\t{contact}\n")
-    path.write_text("".join(lines))
-
-
-def _draw(path: Path, scores: np.ndarray, truth: Truth | None, separation: int, title: str) -> None:
-    """Draw scores above the diagonal, true contacts below it; beside them the L best pairs."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    n = len(scores)
-    figure = Figure(figsize=(11, 5.6) if truth else (6, 5.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(1, 2 if truth else 1, squeeze=False)[0]
-    far = np.abs(np.subtract.outer(np.arange(n), np.arange(n))) >= separation
-    shown = np.where(far, scores, np.nan)
-    limits = np.nanpercentile(shown, [5, 99.5]) if far.any() else (0, 1)
-    if truth:
-        shown[np.tril_indices(n)] = np.nan
-        j, i = np.nonzero(np.tril(truth.contacts & far))
-        axes[0].scatter(i + 1, j + 1, s=5, color="black", marker="s")
-    extent = (0.5, n + 0.5, n + 0.5, 0.5)
-    axes[0].imshow(shown, cmap="Blues", vmin=limits[0], vmax=limits[1], extent=extent)
-    axes[0].set_title("score" + (" (above), true contacts (below)" if truth else ""))
-    if truth:
-        _draw_best(axes[1], scores, truth, separation)
-        axes[1].set(xlim=extent[:2], ylim=extent[2:], aspect="equal")
-    for ax in axes:
-        ax.set(xlabel="residue", ylabel="residue")
-    figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=130)
-
-
-def _draw_best(ax, scores: np.ndarray, truth: Truth, separation: int) -> None:
-    from pipeline.attention.contacts import scored_pairs
-
-    i, j = scored_pairs(truth.known, separation)
-    best = np.argsort(-scores[i, j], kind="stable")[: int(truth.known.diagonal().sum())]
-    i, j = i[best], j[best]
-    right = truth.contacts[i, j]
-    b, a = np.nonzero(truth.contacts)
-    ax.scatter(a + 1, b + 1, s=5, color="0.8", marker="s", label="true contact")
-    ax.scatter(j[right] + 1, i[right] + 1, s=9, color="tab:blue", label=f"predicted, right ({right.sum()})")
-    ax.scatter(
-        j[~right] + 1, i[~right] + 1, s=9, color="tab:red", label=f"predicted, wrong ({(~right).sum()})"
-    )
-    ax.set_title(f"the {len(i)} best pairs")
-    ax.legend(fontsize=7, loc="lower left")
+def _area(auc: float | None) -> str:
+    return "" if auc is None else f"; AUC {auc:.2f}"
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from pipeline.model import StrandForMaskedLM
 
-REGRESSION_FILE = "contact_regression.safetensors"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 FILES = ["config.json", "*.safetensors", INDEX, "vocab.txt", "tokenizer.json", "tokenizer_config.json"]
 MODEL_TYPES = {"esm2": "esm", "esmc": "esmc"}
@@ -193,7 +192,7 @@ def _import(layout: str, folder: Path, workspace: Workspace) -> None:
     tensors = _read_weights(folder)
     config = strand_config(theirs, tensors)
     model, rest = take(tensors, LAYOUTS[layout], config)
-    regression = {kind: rest.pop(f"{REGRESSION}.{kind}", None) for kind in ("weight", "bias")}
+    unfitted = [rest.pop(f"{REGRESSION}.{kind}", None) for kind in ("weight", "bias")]
     strange = sorted(name for name in rest if not IDLE.fullmatch(name))
     if strange:
         named = ", ".join(strange[:NAMED])
@@ -205,20 +204,12 @@ def _import(layout: str, folder: Path, workspace: Workspace) -> None:
         "tensors": len(tensors),
         "left_out": sorted(rest),
         "tokens_renamed": renamed,
-        "contact_regression": _keep_regression(regression, workspace.path),
+        "contact_regression": config.contact_head,
     }
+    if any(part is not None for part in unfitted):
+        say("contact regression: theirs was never fitted (zero, or in part missing), so it is left out")
     _write_strand(model, workspace.path)
     _say_import(workspace.counts, theirs, config)
-
-
-def _keep_regression(regression: dict[str, Any], folder: Path) -> bool:
-    """Write the weights of the contact regression beside the network, which has no place for them."""
-    from safetensors.torch import save_file
-
-    known = all(value is not None for value in regression.values())
-    if known:
-        save_file(regression, folder / REGRESSION_FILE)
-    return known
 
 
 def _write_strand(model: "StrandForMaskedLM", folder: Path) -> None:
@@ -236,7 +227,7 @@ def _say_import(counts: dict[str, Any], theirs: Any, config: Any) -> None:
     if counts["left_out"]:
         say(f"left out, as this network does not use them: {', '.join(counts['left_out'][:NAMED])}")
     if counts["contact_regression"]:
-        say(f"contact regression: kept in {REGRESSION_FILE}, which no stage reads but convert --to esm")
+        say("contact regression: taken over; predict_contacts and strandlm contacts use it")
     if theirs.model_type == "esm" and theirs.tie_word_embeddings != config.tie_word_embeddings:
         say("the decoder is called tied, but differs from the token table: taken over as untied")
     if (config.rope_parameters or {})["rope_type"] == "longrope":
@@ -247,15 +238,13 @@ def _say_import(counts: dict[str, Any], theirs: Any, config: Any) -> None:
 
 
 def _export(folder: Path, workspace: Workspace) -> None:
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import save_file
 
     from pipeline.training.foreign import esm_config, give
 
     model = _load(folder)
     config = esm_config(model.config)
-    path = folder / REGRESSION_FILE
-    regression = load_file(path) if path.is_file() else {}
-    tensors = give(model, regression)
+    tensors = give(model)
     config.architectures, config.dtype = ["EsmForMaskedLM"], model.dtype
     _write_tokenizer(folder, workspace.path)
     config.save_pretrained(workspace.path)
@@ -263,10 +252,10 @@ def _export(folder: Path, workspace: Workspace) -> None:
     workspace.counts |= {
         "parameters": model.num_parameters(),
         "tensors": len(tensors),
-        "contact_regression": bool(regression),
+        "contact_regression": model.config.contact_head,
     }
     say(f"{model.num_parameters():,} parameters; AutoModelForMaskedLM opens the folder without our code")
-    if not regression:
+    if not model.config.contact_head:
         say("contact regression: there is none, so it is zero: predict_contacts gives 0.5 for every pair")
 
 

@@ -22,28 +22,29 @@ if TYPE_CHECKING:
 
 SHARD_BYTES = 1 << 27
 SHARD_LETTERS = 1 << 22
+NOT_FINITE = {
+    "float16": "numbers too large for float16; pass --dtype float32",
+    "float32": "its vector is no number: the checkpoint's weights are damaged, or its training diverged",
+}
 
 
 def _load(config: EmbedConfig) -> "tuple[Encoder, Codec]":
     """Return what gives hidden states, and the codec of its tokenizer.
 
     Raises:
-        UserError: the folder holds no strand model, or not those layers.
+        UserError: the folder holds no strand model, not all of its encoder, or not those layers.
     """
     import torch
     from transformers import AutoModel
-    from transformers.utils import logging
 
-    import pipeline.model  # noqa: F401  registers our classes
     from pipeline.tokens.kmers import codec_of
-    from pipeline.training.classifier import check_checkpoint
+    from pipeline.training.classifier import load_model
     from pipeline.training.vectors import Encoder
 
-    check_checkpoint(config.checkpoint, "pretrain")
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    kind = torch.bfloat16 if config.precision == "bf16" else torch.float32
-    model = AutoModel.from_pretrained(config.checkpoint.absolute(), dtype=kind)
+    lacks = "lacks weights of its encoder; pass a folder that pretrain, finetune or convert wrote"
+    model = load_model(AutoModel, config.checkpoint, "pretrain", lacks)
+    if config.precision == "bf16":
+        model.to(torch.bfloat16)
     _check_layers(config.layers, model.config.num_hidden_layers)
     codec = codec_of(config.checkpoint)
     budget = config.batch_size * model.config.max_position_embeddings
@@ -155,7 +156,7 @@ def _add(index: "Index", readings: "list[Reading]", config: EmbedConfig, encoder
     """Write the next shard.
 
     Raises:
-        UserError: a number is too large for float16.
+        UserError: a number is too large for float16, or is none.
     """
     from pipeline.training.shards import Shard
     from pipeline.training.vectors import rows_of, vectors_of
@@ -166,7 +167,7 @@ def _add(index: "Index", readings: "list[Reading]", config: EmbedConfig, encoder
     if not np.isfinite(vectors_YRD).all():
         row = int(np.flatnonzero(~np.isfinite(vectors_YRD).all((0, 2)))[0])
         name = readings[int(np.searchsorted(np.cumsum(size_N), row, side="right"))].name
-        raise UserError(f"record {name!r}: numbers too large for {config.dtype}; pass --dtype float32")
+        raise UserError(f"record {name!r}: {NOT_FINITE[config.dtype]}")
     names, notes = [r.name for r in readings], [r.note for r in readings]
     shard = Shard(
         names,

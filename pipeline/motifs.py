@@ -1,110 +1,33 @@
-"""The stage that reads motifs out of a classifier's attention heads."""
+"""The stage that reads motifs out of a classifier's attention heads, and tests them."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipeline.artifacts import Result, Workspace, produce
 from pipeline.config import MotifsConfig
 from pipeline.errors import UserError
-from pipeline.log import say, track
-from pipeline.sequences.corpus import check_alphabet, classes, load_corpus
+from pipeline.log import say
+from pipeline.report.collect import finite
+from pipeline.sequences.corpus import check_alphabet
 
 if TYPE_CHECKING:
-    from pipeline.attention.matrices import Motif
-    from pipeline.attention.motif_files import Hit
-
-LARGEST_OFFSET = 2
-Scores = dict[str, list[np.ndarray]]
-
-
-def _read(config: MotifsConfig) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return (id, sequence) of positive and of other records, at most ``max_sequences`` of each."""
-    from datasets import concatenate_datasets
-
-    splits = load_corpus(config.data)
-    unknown = sorted(set(config.split) - {"train", "validation", "test"})
-    if unknown:
-        raise UserError(f"split: {unknown[0]!r} is none of train, validation, test")
-    wanted = [
-        splits[name] for name in ("train", "validation", "test") if name in config.split and name in splits
-    ]
-    if not wanted:
-        raise UserError(
-            f"split: {config.data} has no {' or '.join(config.split)}; it has {', '.join(map(str, splits))}"
-        )
-    rows = concatenate_datasets(wanted)
-    names, number = classes(rows, config.data, config.positive)
-    labels = np.array(rows["label"])
-    order = np.random.default_rng(config.seed).permutation(len(rows))
-    chosen = [order[(labels[order] == number) == positive] for positive in (True, False)]
-    if not all(map(len, chosen)):
-        raise UserError(
-            f"data: {config.data}: {len(chosen[0])} {names[number]}, {len(chosen[1])} others; both are needed"
-        )
-    records = list(zip(rows["id"], rows["sequence"], strict=True))
-    positives, others = ([records[i] for i in np.sort(part[: config.max_sequences])] for part in chosen)
-    return positives, others
+    from pipeline.attention.controls import Controls
+    from pipeline.attention.discovery import Discovery, Half, Search
+    from pipeline.attention.findings import Findings
+    from pipeline.attention.halves import Rows
+    from pipeline.attention.heads import Reader, Scores
+    from pipeline.attention.known import Known
+    from pipeline.attention.mutated import Mutated
 
 
-def _heads(config: MotifsConfig, model) -> list[tuple[int, int]]:
-    """Return the (layer, head) pairs to read."""
-    layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
-    every = {f"{layer}.{head}": (layer, head) for layer in range(layers) for head in range(heads)}
-    for name in config.heads:
-        if name not in every:
-            raise UserError(
-                f"heads: {name!r} is no head of {config.checkpoint}: it has 0.0 to {layers - 1}.{heads - 1}"
-            )
-    return [every[name] for name in config.heads or every]
+# -- what is read
 
 
-def _attention(model, codec, sequences: list[str], config: MotifsConfig, what: str) -> Scores:
-    """Return by head, for each sequence, the attention of its letters (L,)."""
-    from pipeline.attention.capture import received_attention, spread_to_letters
-    from pipeline.training.classifier import by_length, encode, pad
-
-    pieces = [encode(sequence, codec) for sequence in sequences]
-    tokens = [codec.tokens(codec.codes(sequence)) for sequence in sequences]
-    heads = _heads(config, model)
-    scores: Scores = {f"{layer}.{head}": [np.empty(0)] * len(sequences) for layer, head in heads}
-    batches = by_length(pieces, config.batch_size)
-    for batch in track(batches, len(batches), what):
-        received = received_attention(model, pad([pieces[i] for i in batch], codec), config.queries)
-        for row, i in enumerate(batch):
-            inner = received[:, row, :, 1 : len(pieces[i]) - 1]
-            for layer, head in heads:
-                letters = spread_to_letters(inner[layer, head], tokens[i], len(sequences[i]))
-                scores[f"{layer}.{head}"][i] = letters
-    return scores
-
-
-def _discover(positive: Scores, other: Scores, texts: tuple[list[str], list[str]], config: MotifsConfig):
-    """Return the motifs of all heads together, and how many words passed."""
-    from pipeline.attention.matrices import Seed, grow
-    from pipeline.attention.words import enriched, false_discovery, high_regions
-
-    def regions(scores: list[np.ndarray]) -> list[list[tuple[int, int]]]:
-        return [high_regions(score, config.min_region) for score in scores]
-
-    def strings(sequences: list[str], places) -> list[list[str]]:
-        return [[s[a:b] for a, b in intervals] for s, intervals in zip(sequences, places, strict=True)]
-
-    attended = {head: regions(scores) for head, scores in positive.items()}
-    found = []
-    for head in attended:
-        foreground = strings(texts[0], attended[head])
-        background = strings(texts[1], regions(other[head]))
-        found += [(word, head) for word in enriched(foreground, background, config.word_length)]
-    q_values = false_discovery([word.p_value for word, _ in found])
-    pairs = [(word, float(q), head) for (word, head), q in zip(found, q_values, strict=True)]
-    seeds = [Seed(word, q, head) for word, q, head in pairs if q <= config.q_value]
-    seeds.sort(key=lambda seed: (seed.word.p_value, seed.word.word, seed.head))
-    return grow(seeds, texts[0], attended, config.max_motifs), len(seeds)
-
-
-def _database(config: MotifsConfig) -> dict[str, np.ndarray]:
+def _known(config: MotifsConfig) -> "Known":
+    from pipeline.attention.known import Known
     from pipeline.attention.motif_files import read_motifs
 
     database: dict[str, np.ndarray] = {}
@@ -114,103 +37,196 @@ def _database(config: MotifsConfig) -> dict[str, np.ndarray]:
     if missing:
         where = f"not in {', '.join(map(str, config.database))}" if database else "in no database; give one"
         raise UserError(f"expected: {missing[0]!r} is {where}")
-    return database
+    return Known(database, config.expected, config.strands == "both")
 
 
-def _hits(motifs: "list[Motif]", database: dict[str, np.ndarray]) -> "dict[str, Hit]":
-    from pipeline.attention.motif_files import best_hits
+def _rows(config: MotifsConfig) -> tuple["Rows", "Rows", str]:
+    """Return the rows that motifs are found on, those that they are tested on, and the positive class."""
+    from pipeline.attention.halves import read_halves
 
-    if not motifs or not database:
-        return {}
-    found = best_hits({motif.name: motif.frequencies for motif in motifs}, database)
-    return {hit.query: hit for hit in found}
-
-
-def _recovered(hits: "dict[str, Hit]", expected: list[str]) -> list[str]:
-    """Return the expected motifs that are the best hit of a found one, the right way round and in place."""
-    good = {h.target for h in hits.values() if h.strand == "+" and abs(h.offset) <= LARGEST_OFFSET}
-    return [name for name in expected if name in good]
-
-
-def _record(motif: "Motif", hit: "Hit | None") -> dict[str, Any]:
-    best = None
-    if hit:
-        best = {"target": hit.target, "p_value": hit.p_value, "offset": hit.offset, "strand": hit.strand}
-    return {
-        "name": motif.name,
-        "consensus": motif.consensus,
-        "n_sites": round(motif.n_sites, 1),
-        "seed_word": motif.word,
-        "p_value": motif.p_value,
-        "q_value": motif.q_value,
-        "heads": motif.heads,
-        "matrix": np.round(motif.frequencies, 4).tolist(),
-        "best_hit": best,
-    }
+    splits = {"discover_on": config.discover_on, "test_on": config.test_on}
+    first, second, name = read_halves(config.data, splits, config.positive, config.max_sequences, config.seed)
+    sizes = (f"{part.positive.sum()} {name} and {(~part.positive).sum()} others" for part in (first, second))
+    say("found on {}, tested on {}".format(*sizes))
+    if "train" in config.test_on:
+        say(
+            "warning: motifs are tested on the train split, too; if the classifier was trained on it, its "
+            "attention there may depend on the labels, and p-values are too small"
+        )
+    return first, second, name
 
 
-def _write(workspace: Workspace, motifs: "list[Motif]", hits: "dict[str, Hit]") -> None:
-    from pipeline.attention.motif_files import write_meme
-    from pipeline.report.logos import draw_logo
-
-    records = [_record(motif, hits.get(motif.name)) for motif in motifs]
-    workspace.write_json("motifs.json", records)
-    sites = {motif.name: max(1, round(motif.n_sites)) for motif in motifs}
-    write_meme(workspace.path / "motifs.meme", {m.name: m.frequencies for m in motifs}, sites)
-    (workspace.path / "logos").mkdir()
-    for motif in motifs:
-        title = f"{motif.name} (heads {', '.join(motif.heads[:4])}{'...' if len(motif.heads) > 4 else ''})"
-        draw_logo(motif.frequencies, workspace.path / "logos" / f"{motif.name}.png", title)
+def _origin(model, second: "Rows") -> tuple[int, str]:
+    """Return the base that positions count from, and what it is in words."""
+    decision = getattr(model.config, "decision", None) or {}
+    if "offset" in decision and {len(text) for text in second.sequences} == {decision.get("window")}:
+        return int(decision["offset"]), "the start site"
+    return 0, "the first base"
 
 
-def _metrics(motifs, hits, control, control_hits, expected: list[str]) -> dict[str, Any]:
-    if not expected:
-        return {"motifs_found": {"value": len(motifs), "untrained": len(control)}}
-    found = _recovered(hits, expected)
-    return {
-        "motifs_recovered": {
-            "value": len(found),
-            "untrained": len(_recovered(control_hits, expected)),
-            "of": len(expected),
-            "found": found,
-            "motifs": len(motifs),
-            "motifs_untrained": len(control),
-        }
-    }
+# -- what is found
+
+
+def _search(config: MotifsConfig) -> "Search":
+    from pipeline.attention.discovery import Search
+
+    keys = ("word_length", "words_per_head", "q_value", "max_motifs")
+    return Search(**{key: getattr(config, key) for key in keys}, both_strands=config.strands == "both")
+
+
+def _half(rows: "Rows", scores: "Scores", config: MotifsConfig) -> "Half":
+    from pipeline.attention.discovery import Half
+    from pipeline.attention.heads import attended
+
+    return Half.of(rows.sequences, rows.positive, attended(scores, config.min_region), _search(config))
+
+
+def _controls(config: MotifsConfig, model, read: "Reader", halves: tuple["Half", "Half"]) -> "Controls":
+    from pipeline.attention.controls import Controls
+    from pipeline.training.initialise import fresh
+
+    untrained = fresh(type(model), model.config, read.codec, config.seed)
+    return Controls(
+        *halves,
+        _search(config),
+        config.min_region,
+        lambda texts, what: read(model, texts, what),
+        lambda texts, what: read(untrained, texts, what),
+        config.seed,
+        config.permutations,
+    )
+
+
+def _of_positives(rows: "Rows", scores: "Scores") -> tuple["Rows", "Scores"]:
+    place = np.flatnonzero(rows.positive)
+    return rows.chosen(place), {head: [found[i] for i in place.tolist()] for head, found in scores.items()}
+
+
+def _mutated(
+    config: MotifsConfig,
+    model,
+    read: "Reader",
+    rows: "Rows",
+    scores: "Scores",
+    findings: "Findings",
+    name: str,
+) -> "Mutated | None":
+    """Mutate some positives in silico, unless none are asked for."""
+    from pipeline.attention.mutated import mutate
+    from pipeline.training.classifier import class_names
+
+    if not config.mutagenesis:
+        return None
+    names = class_names(model)
+    if name not in names:
+        raise UserError(
+            f"positive: {name!r} is no class of {config.checkpoint}, whose classes are {', '.join(names)}; "
+            "pass --mutagenesis 0, or another classifier"
+        )
+    number, size = names.index(name), config.batch_size
+    sites = findings.sites
+    return mutate(model, read.codec, rows, scores, sites, number, config.mutagenesis, size, config.seed)
+
+
+# -- what is said and written
+
+
+def _say_what_attention_adds(found: "Discovery", controls: dict[str, "list[Discovery]"]) -> None:
+    from pipeline.attention.known import same_in
+
+    if found.motifs and "no_attention" in controls:
+        plain = {"no_attention": controls["no_attention"]}
+        new = [motif.consensus for motif in found.motifs if not same_in(motif, plain)]
+        say(f"attention adds {', '.join(new) or 'no motif'} to plain enrichment in whole sequences")
+
+
+def _write(
+    workspace: Workspace,
+    known: "Known",
+    found: "Discovery",
+    findings: "Findings",
+    controls: dict[str, "list[Discovery]"],
+    mutated: "Mutated | None",
+) -> None:
+    """Write motifs.json, controls.json and metrics.json."""
+    from pipeline.attention.findings import summary
+    from pipeline.attention.known import record, same_in
+
+    hits, records = known.hits(found.motifs), []
+    for motif in found.motifs:
+        more = summary(findings, motif) | {"also_found_in": same_in(motif, controls)}
+        if mutated:
+            evidence = asdict(mutated.support[motif.name])
+            more |= {"supported": evidence.pop("supported"), "mutagenesis": evidence}
+        records.append(record(motif, hits.get(motif.name), more))
+    beside = {name: known.control(name, runs) for name, runs in controls.items()}
+    workspace.write_json("motifs.json", finite(records))
+    workspace.write_json("controls.json", beside)
+    workspace.write_json("metrics.json", known.metrics(found, hits, beside))
 
 
 def _build(config: MotifsConfig, workspace: Workspace) -> None:
+    from pipeline.attention.discovery import discover
+    from pipeline.attention.findings import Measure, examine
+    from pipeline.attention.heads import Reader, chosen_heads
+    from pipeline.attention.mutated import write_mutated
+    from pipeline.report.motif_folder import draw_findings, write_findings, write_motifs, write_words
     from pipeline.training.classifier import check_lengths, load_classifier
-    from pipeline.training.initialise import fresh
 
-    database = _database(config)
+    known = _known(config)
     model, codec = load_classifier(config.checkpoint)
     if codec.alphabet != "dna":
         raise UserError(f"checkpoint: {config.checkpoint} reads {codec.alphabet}; motifs are sought in DNA")
-    _heads(config, model)
-    records = _read(config)
+    read = Reader(codec, chosen_heads(model.config, config.heads), config.queries, config.batch_size)
+    first, second, name = _rows(config)
     check_alphabet(config.data, codec.alphabet, config.checkpoint)
-    check_lengths([*records[0], *records[1]], codec, model.config.max_position_embeddings)
-    positives, others = ([sequence for _, sequence in part] for part in records)
-    texts = (positives, others)
-    results = []
-    for network in (model, fresh(type(model), model.config, codec, config.seed)):
-        name = "attention" if network is model else "attention of an untrained network"
-        scores = [_attention(network, codec, text, config, name) for text in texts]
-        motifs, words = _discover(scores[0], scores[1], texts, config)
-        results.append(motifs)
-        consensus = ", ".join(motif.consensus for motif in motifs)
-        say(f"{name}: {words} enriched words, {len(motifs)} motifs {consensus}")
-    motifs, control = results
-    # The comparison comes last: it sets the number of threads, torch's too.
-    hits, control_hits = _hits(motifs, database), _hits(control, database)
-    _write(workspace, motifs, hits)
-    workspace.counts |= {"positives": len(texts[0]), "others": len(texts[1]), "motifs": len(motifs)}
-    workspace.write_json("metrics.json", _metrics(motifs, hits, control, control_hits, config.expected))
+    records = [*zip(first.ids, first.sequences, strict=True), *zip(second.ids, second.sequences, strict=True)]
+    check_lengths(records, codec, model.config.max_position_embeddings)
+
+    scores = [read(model, rows.sequences) for rows in (first, second)]
+    halves = _half(first, scores[0], config), _half(second, scores[1], config)
+    found = discover(*halves, _search(config))
+    motifs = ", ".join(motif.consensus for motif in found.motifs) or "none"
+    words = f"{found.significant} of {len(found.tested)} words enriched"
+    say(f"attention: {words}; {len(found.motifs)} motifs: {motifs}")
+    control = _controls(config, model, read, halves)
+    controls = {name: control.run(name) for name in dict.fromkeys(config.controls)}
+    _say_what_attention_adds(found, controls)
+
+    origin, where = _origin(model, second)
+    how = Measure(config.site_p_value, config.max_spacing, config.strands == "both", origin, config.seed)
+    positives, theirs = _of_positives(second, scores[1])
+    findings = examine(found.motifs, (first, second), halves[1], theirs, how)
+    mutated = _mutated(config, model, read, positives, theirs, findings, name)
+
+    folder = workspace.path
+    write_motifs(folder, found.motifs, config.strands == "both")
+    write_words(folder, found)
+    instances = write_findings(folder, findings, (first, second), where)
+    draw_findings(folder, findings, where, config.max_spacing)
+    if mutated:
+        write_mutated(folder, mutated)
+    # The comparison with known motifs comes last: it sets the number of threads, torch's too.
+    _write(workspace, known, found, findings, controls, mutated)
+    sizes = {"found_on": first.positive, "tested_on": second.positive}
+    workspace.counts |= {
+        key: {"positives": int(kind.sum()), "others": int((~kind).sum())} for key, kind in sizes.items()
+    }
+    workspace.counts |= {
+        "words_tested": len(found.tested),
+        "motifs": len(found.motifs),
+        "instances": instances,
+    }
 
 
 def run(config: MotifsConfig) -> Result:
-    """Write motifs.json, motifs.meme, logos/ and metrics.json; an untrained network is read the same way."""
+    """Find motifs on one part of the rows and test them on another; write them and what speaks for them.
+
+    The folder holds motifs.json, motifs.meme, motifs.jaspar, logos/; words.tsv (all words tested);
+    instances.bed, .gff3 and .tsv; positions.json, pairs.tsv, spacings.tsv, heads.tsv, figures/; controls.json
+    (the same search where there is nothing to find, or without attention) and metrics.json. With mutagenesis
+    it also holds agreement.tsv, examples.npz and, in genome coordinates where they are known, bedGraph files.
+    """
     inputs: dict[str, Path] = {"checkpoint": config.checkpoint, "data": config.data}
     inputs |= {f"database{i}": path for i, path in enumerate(config.database)}
     return produce("motifs", config, inputs, lambda workspace: _build(config, workspace))

@@ -1,22 +1,13 @@
-"""The stage that scores sequences with a classifier, or scans a genome with it for start sites."""
+"""The stage that scores sequences with a fine-tuned network, or scans a genome for start sites."""
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from pipeline.artifacts import Result, Workspace, produce, read_manifest
 from pipeline.config import PredictConfig
 from pipeline.errors import UserError
 from pipeline.log import say, track
 from pipeline.settings.sections import ScanConfig
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from pipeline.tokens.windows import Reading
 
 CHUNK = 4096
 OF_INPUT = ("sequence_column", "id_column", "long_sequences", "overlap")
@@ -25,67 +16,31 @@ OF_INPUT = ("sequence_column", "id_column", "long_sequences", "overlap")
 # -- sequences
 
 
-def _probabilities(model, codec, readings: "Sequence[Reading]", batch_size: int) -> np.ndarray:
-    """Return the class probabilities (N, C) of records: means over their windows, NaN where there is none."""
-    from pipeline.training.classifier import softmax, window_logits
-
-    counts_N = np.array([len(reading.windows) for reading in readings])
-    windows = [window for reading in readings for window in reading.windows]
-    sums_NC = np.zeros((len(readings), model.config.num_labels))
-    owner_W = np.repeat(np.arange(len(readings)), counts_N)
-    np.add.at(sums_NC, owner_W, softmax(window_logits(model, codec, windows, batch_size)))
-    return np.where(counts_N[:, None], sums_NC / np.maximum(counts_N, 1)[:, None], np.nan)
-
-
-def _table(
-    readings: "Sequence[Reading]",
-    probabilities_NC: np.ndarray,
-    names: list[str],
-    calls: list[str],
-    notes: bool,
-) -> "pd.DataFrame":
-    import pandas as pd
-
-    table = pd.DataFrame(probabilities_NC, columns=pd.Index(names))
-    table.insert(0, "id", [reading.name for reading in readings])
-    table["label"] = [call if r.windows else "" for r, call in zip(readings, calls, strict=True)]
-    if notes:
-        table["note"] = [reading.note for reading in readings]
-    return table
-
-
 def _score_records(config: PredictConfig) -> Result:
     """Write scores.tsv."""
 
     def build(workspace: Workspace) -> None:
         import pandas as pd
 
-        from pipeline.training.classifier import (
-            called,
-            class_names,
-            enough_memory,
-            load_classifier,
-            load_records,
-        )
+        from pipeline.training.answers import KINDS
+        from pipeline.training.classifier import enough_memory, load_finetuned, load_records
 
-        model, codec = load_classifier(config.checkpoint)
+        model, codec, task = load_finetuned(config.checkpoint)
         records, context = load_records(config, model, codec)
-        names = class_names(model)
-        tables = []
+        answers = KINDS[task](model, codec, config.batch_size)
+        tables, scored = [], 0
         chunks = [records[i : i + CHUNK] for i in range(0, len(records), CHUNK)]
         with enough_memory(config.batch_size):
             for chunk in track(chunks, len(chunks), "predicting"):
                 readings = [context.read(*record) for record in chunk]
-                probabilities_NC = _probabilities(model, codec, readings, config.batch_size)
-                calls = [names[i] for i in called(model, probabilities_NC)]
-                notes = config.long_sequences != "error"
-                tables.append(_table(readings, probabilities_NC, names, calls, notes))
-        workspace.counts |= context.counts(len(records))
+                columns = answers.columns(readings, [len(sequence) for _, sequence in chunk])
+                if config.long_sequences != "error":
+                    columns["note"] = [reading.note for reading in readings]
+                tables.append(pd.DataFrame({"id": [name for name, _ in chunk], **columns}))
+                scored += sum(bool(reading.windows) for reading in readings)
         scores = pd.concat(tables)
         scores.to_csv(workspace.path / "scores.tsv", sep="\t", index=False, float_format="%.6g")
-        labels = scores["label"].tolist()
-        workspace.counts["labels"] = {name: labels.count(name) for name in names}
-        workspace.counts["scored"] = scored = sum(workspace.counts["labels"].values())
+        workspace.counts |= {**context.counts(len(records)), **answers.counts(scores), "scored": scored}
         say(f"{scored} sequences scored{context.summary()}: {config.output / 'scores.tsv'}")
 
     inputs = {"checkpoint": config.checkpoint, **{f"input{i}": path for i, path in enumerate(config.input)}}
@@ -185,11 +140,13 @@ def _check(config: PredictConfig) -> None:
 def run(config: PredictConfig) -> Result:
     """Score sequences, or scan a genome.
 
-    Of sequences scores.tsv has id, one probability for each class, and the class called, in input order. That
-    is the likeliest class; of two, it goes by the threshold that finetune chose on validation rows.
+    Of sequences scores.tsv has, in input order, id, one probability for each class, and the class called.
+    That is the likeliest class; of two, it goes by the threshold that finetune chose on validation rows.
+    Networks fine-tuned for other tasks give the values of their targets, the probability of each label and
+    those above a half, or a text with the class of each letter.
     Unless records longer than the model's context are errors, a column ``note`` says what became of them.
-    Those skipped have no probabilities and no label; those read in windows have the mean of their windows'
-    probabilities, in which all windows weigh the same.
+    Of those skipped nothing is said; of those read in windows the mean over windows, which all weigh the
+    same, or each letter's class out of the window in whose middle it is.
 
     Of a genome both strands of windows at a stride are scored, each by itself: ``plus`` and ``minus`` (or
     ``both``, if strandless), as bedGraph and bigWig, hold the probability of the positive class at the start

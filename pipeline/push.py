@@ -17,10 +17,10 @@ from pipeline.settings.hub import PushConfig
 
 CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-NAMES = {CARD, CONFIG, TOKENIZER, WEIGHTS, INDEX, "contact_regression.safetensors"}
+NAMES = {CARD, CONFIG, TOKENIZER, WEIGHTS, INDEX}
 NAMES |= {"tokenizer.json", "special_tokens_map.json", "vocab.json", "vocab.txt"}
 OTHERS = re.compile(
-    r"model-\d{5}-of-\d{5}\.safetensors|(attention|configuration|modeling|tokenization)_(strand|factored)\.py"
+    r"model-\d{5}-of-\d{5}\.safetensors|(attention|configuration|contacts|modeling|tokenization)_(strand|factored)\.py"
 )
 KINDS = ("strand", "strand-factored", "esm")
 TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{20,}")
@@ -38,6 +38,8 @@ class Parcel:
 def run(config: PushConfig) -> str | None:
     """Upload the checkpoint in one commit; return where it can be read, or None after a dry run.
 
+    A dry run is refused for whatever the folder or a missing login would be refused for.
+
     Raises:
         UserError: the folder is no whole checkpoint, its card names no licence, a file holds an access token,
             nobody is logged in, the Hub refuses, or others could read what is to be private.
@@ -48,22 +50,22 @@ def run(config: PushConfig) -> str | None:
     if parcel.left:
         say(f"not uploaded: {', '.join(parcel.left)}")
     if config.dry_run:
-        _show(config, parcel)
-        return None
+        _show_card(config.checkpoint / CARD)
+    for problem in parcel.problems[1:]:
+        say(f"also in the way: {problem}")
     if parcel.problems:
         raise UserError(parcel.problems[0])
-    return _send(config, parcel.files)
-
-
-def _show(config: PushConfig, parcel: Parcel) -> None:
-    card = config.checkpoint / CARD
-    if card.is_file():
-        say(f"{CARD}:\n{card.read_text(encoding='utf-8')}")
-    for problem in parcel.problems:
-        say(f"refused: {problem}")
+    token = _token()
+    if not config.dry_run:
+        return _send(config, parcel.files, token)
     size = sum(path.stat().st_size for path in parcel.files)
-    would = "refused as it is" if parcel.problems else f"{len(parcel.files)} files, {size:,} bytes"
-    say(f"dry run: nothing was sent to {config.repo}; {would}")
+    say(f"dry run: nothing was sent to {config.repo}; {len(parcel.files)} files, {size:,} bytes")
+    return None
+
+
+def _show_card(path: Path) -> None:
+    if path.is_file():
+        say(f"{CARD}:\n{path.read_text(encoding='utf-8')}")
 
 
 # -- what goes
@@ -115,6 +117,10 @@ def _missing(folder: Path, config: dict[str, Any], names: set[str]) -> list[str]
     for facts in (config, _json(folder / TOKENIZER) if TOKENIZER in names else {}):
         places = [place for value in (facts.get("auto_map") or {}).values() for place in _listed(value)]
         needed |= {f"{place.split('.')[0]}.py" for place in places}
+    for name in sorted(needed & names):  # sources import siblings
+        if name.endswith(".py"):
+            siblings = re.findall(r"^from \.(\w+) import", (folder / name).read_text(encoding="utf-8"), re.M)
+            needed |= {f"{sibling}.py" for sibling in siblings}
     return [f"checkpoint: {folder}: no {name}, so it cannot be opened" for name in sorted(needed - names)]
 
 
@@ -165,13 +171,19 @@ def _secrets(files: list[Path]) -> list[str]:
 # -- how it goes
 
 
-def _send(config: PushConfig, files: list[Path]) -> str:
-    from huggingface_hub import CommitOperationAdd, HfApi, get_token
-    from huggingface_hub.errors import HFValidationError, HTTPError
+def _token() -> str:
+    from huggingface_hub import get_token
 
     token = get_token()
     if token is None:
         raise UserError("push: not logged in to the Hugging Face Hub; run hf auth login, or set HF_TOKEN")
+    return token
+
+
+def _send(config: PushConfig, files: list[Path], token: str) -> str:
+    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub.errors import HFValidationError, HTTPError
+
     api = HfApi()
     try:
         api.create_repo(config.repo, private=config.private or None, exist_ok=True)

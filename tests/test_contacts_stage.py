@@ -124,7 +124,7 @@ def test_strand_map_of_one_sequence_is_its_corrected_attention(folder, tmp_path)
     expected = np.mean(maps, 0)
     for row in read_table(tmp_path / "out"):
         i, j = int(row["i"]) - 1, int(row["j"]) - 1
-        assert float(row["score"]) == pytest.approx(expected[i, j], rel=1e-4, abs=1e-8)
+        assert float(row["score"]) == pytest.approx(expected[i, j], rel=1e-4, abs=5e-8)
         assert row["contact"] == str(int((i, j) in {(0, 13), (2, 11)}))
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())["contact_precision_at_l"]
     assert metrics["contacts"] == 2
@@ -162,6 +162,10 @@ def test_a_corpus_reads_as_its_fasta(folder, tmp_path):
         ({"structure": "x.pdb.gz", "contacts": "pairs.tsv"}, "both given"),
         ({"structure": "x.pdb.gz", "min_separation": 30}, "lower --min-separation"),
         ({"contacts": "family.fa"}, "line 1: columns >row0, but i and j are needed"),
+        (
+            {"query": "row4", "contacts": "letters.tsv"},
+            "letters.tsv: line 2: residue 2 is M, but K in the query",
+        ),
         ({"contacts": "bad.tsv"}, "bad.tsv: line 3: residue '0', but the query has residues 1 to"),
         ({"checkpoint": "dna"}, "a model of dna"),
         ({"checkpoint": "family.fa"}, "no config.json"),
@@ -169,8 +173,92 @@ def test_a_corpus_reads_as_its_fasta(folder, tmp_path):
 )
 def test_mistakes_are_told_in_one_line(folder, tmp_path, settings, message):
     (folder / "bad.tsv").write_text("i\tj\n1\t2\n0\t3\n")
+    (folder / "letters.tsv").write_text("i\tj\taa_i\taa_j\n1\t2\tM\tM\n")
     files = {key: folder / settings[key] for key in ("structure", "contacts") if key in settings}
     with pytest.raises(UserError, match=message) as caught:
         run(config(folder, tmp_path / "out", **(settings | files)))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_every_file_speaks_in_its_own_numbers(folder, tmp_path):
+    """Numbers below zero, insertion codes, unresolved residues and the row's gaps shift nothing."""
+    text = gzip.decompress((folder / "x.pdb.gz").read_bytes()).decode()
+    lines = [
+        f"{line[:22]}  -3 {line[27:]}" if line[22:27] == " 100 " else line for line in text.splitlines(True)
+    ]
+    lines = [f"{line[:22]} 109B{line[27:]}" if line[22:27] == " 110 " else line for line in lines]
+    path = tmp_path / "named.pdb"
+    path.write_text("".join(lines))
+    result = run(config(folder, tmp_path / "out", structure=path))
+    number = {k: str(k + 99) for k in range(1, n + 1)} | {1: "-3", 11: "109B"} | dict.fromkeys(UNRESOLVED, "")
+    rows = read_table(result.folder)
+    for row in rows:
+        for side in "ij":
+            k = int(row[side])
+            assert row[f"aa_{side}"] == SEQUENCE[k - 1]
+            assert row[f"structure_{side}"] == (f"A:{number[k]}" if number[k] else "")
+    arrays = np.load(result.folder / "map.npz")
+    assert arrays["sequence"].tolist() == list(SEQUENCE)
+    assert arrays["numbers"].tolist() == [number[k] for k in range(1, n + 1)]
+    assert arrays["known"].sum() == (n - 2) ** 2
+    for row in rows[:20]:
+        i, j = int(row["i"]) - 1, int(row["j"]) - 1
+        assert arrays["scores"][i, j] == pytest.approx(float(row["score"]), rel=1e-4)
+    best = [row for row in rows if row["structure_i"] and row["structure_j"]][: n - 2]
+    pairs = [(row["structure_i"], row["structure_j"], row["contact"]) for row in best]
+    bonds = [
+        line.split() for line in (result.folder / "contacts.pb").read_text().splitlines() if line[0] != ";"
+    ]
+    assert bonds == [
+        [f"/{a}@CA", f"/{b}@CA", "dodgerblue" if touch == "1" else "orangered"] for a, b, touch in pairs
+    ]
+    assert any("-3@" in a or "109B@" in a + b for a, b, _ in bonds)
+    script = (result.folder / "contacts.pml").read_text().splitlines()
+    drawn = [line for line in script if line.startswith("distance")]
+    for line, (a, b, touch) in zip(drawn, pairs, strict=True):
+        one, other = (x.removeprefix("A:").replace("-3", "\\-3") for x in (a, b))
+        kind = "right" if touch == "1" else "wrong"
+        atoms = ", ".join(f"(chain A and resi {x} and name CA)" for x in (one, other))
+        assert line == f"distance {kind}, {atoms}"
+
+
+def test_rr_is_casps_format(folder, tmp_path):
+    result = run(config(folder, tmp_path / "out", "strand", "single.fa"))
+    lines = (result.folder / "contacts.rr").read_text().splitlines()
+    assert lines[:2] == ["PFRMAT RR", "TARGET alone"]
+    assert any(line.startswith("REMARK") and "not a probability" in line for line in lines)
+    begin = lines.index("MODEL 1")
+    assert lines[begin + 1] == SEQUENCE
+    assert lines[-1] == "END"
+    pairs = [line.split() for line in lines[begin + 2 : -1]]
+    table = read_table(result.folder)
+    assert [(i, j) for i, j, *_ in pairs] == [(row["i"], row["j"]) for row in table]
+    assert {(low, high) for _, _, low, high, _ in pairs} == {("0", "8")}
+    values = [float(value) for *_, value in pairs]
+    assert values[0] == 1
+    assert values[-1] == 0
+    assert values == sorted(values, reverse=True)
+    assert not (result.folder / "contacts.pb").exists()
+
+
+def test_ranges_ceiling_and_areas_are_reported(folder, tmp_path, capsys):
+    metrics = run(config(folder, tmp_path / "out", structure=folder / "x.pdb.gz")).metrics()
+    metric = metrics["contact_precision_at_l"]
+    assert set(metric["ranges"]) == {"value", "untrained", "baseline"}
+    ranges = metric["ranges"]["value"]
+    assert (
+        ranges["all"]["pairs"]
+        == metric["pairs"]
+        == sum(ranges[k]["pairs"] for k in ("short", "medium", "long"))
+    )
+    assert ranges["all"]["at_l"] == metric["value"]
+    assert metric["ceiling"] == pytest.approx(min(1, metric["contacts"] / (n - 2)))
+    assert ranges["long"]["pairs"] == 0
+    assert ranges["long"]["at_l"] is None
+    told = capsys.readouterr().err
+    assert f"chain A: {n} residues; 2 unresolved" in told
+    assert (
+        f"row4: {n} of {n} residues are in the chain, 0 as another letter; {n - 2} have coordinates" in told
+    )
+    assert "at most" in told

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,10 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 import pipeline.embed
 import pipeline.model  # teaches the Auto classes
+import pipeline.tokens.windows
 import pipeline.training.shards
 from pipeline.artifacts import read_manifest
 from pipeline.config import EmbedConfig
@@ -180,6 +183,22 @@ def test_numbers_too_large_for_float16_are_refused(embed, folders, monkeypatch):
         embed(dtype="float16")
 
 
+def test_weights_that_are_no_numbers_or_not_there_give_no_vectors(embed, folders, tmp_path):
+    """One layer is missing, which is less than loading refuses; or a weight is not a number."""
+    tensors = load_file(folders["overlapping"] / "model.safetensors")
+    changed = {
+        "part": {name: value for name, value in tensors.items() if "layers.1.mlp" not in name},
+        "nan": tensors | {"norm.weight": torch.full((16,), float("nan"))},
+    }
+    for name, weights in changed.items():
+        shutil.copytree(folders["overlapping"], tmp_path / name)
+        save_file(weights, tmp_path / name / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=r"part lacks weights of its encoder; pass a folder that pretrain"):
+        embed(checkpoint=tmp_path / "part")
+    with pytest.raises(UserError, match=r"^record 'r17': its vector is no number: the checkpoint's weights"):
+        embed(checkpoint=tmp_path / "nan")
+
+
 @pytest.mark.parametrize("size", [1, 2])
 def test_the_batch_does_not_matter(embed, size):
     for one, other in zip(table(embed()), table(embed("other", batch_size=size)), strict=True):
@@ -288,6 +307,22 @@ def test_vectors_are_read_again(embed, form):
     assert list(np.isnan(found).any(1)) == [False, True, False, True]
     alone = table(embed("alone", records=[LONG[2]]))
     assert found[2] == pytest.approx(np.array(alone[0]["layer_-1"]), abs=1e-5)
+
+
+def test_no_more_records_are_held_than_a_shard_has(embed, monkeypatch):
+    """When a shard is written, at most the next one's first record has been read: memory does not grow."""
+    read, written, add = [], [], pipeline.training.shards.Index.add
+    of_record = pipeline.tokens.windows.Context.read
+    monkeypatch.setattr(pipeline.tokens.windows.Context, "read", lambda *a: read.append(a) or of_record(*a))
+
+    def count(index, shard, counts):
+        written.append(len(shard.ids))
+        assert len(read) - sum(written) in (0, 1)
+        add(index, shard, counts)
+
+    monkeypatch.setattr(pipeline.training.shards.Index, "add", count)
+    embed(records=[(f"m{i}", text(12, i)) for i in range(23)], shard_records=4)
+    assert written == [4] * 5 + [3]
 
 
 def test_letters_changed_are_counted(embed, capsys):

@@ -199,7 +199,7 @@ def test_scores_are_the_checkpoints_own(classifier_folder, scores, test_rows):
 
 def test_the_folder_is_a_checkpoint_and_nothing_else(classifier_folder):
     files = {str(path.relative_to(classifier_folder)) for path in classifier_folder.rglob("*")}
-    code = {"attention_strand.py", "configuration_strand.py", "modeling_strand.py"}
+    code = {f"{part}_strand.py" for part in ("attention", "configuration", "contacts", "modeling")}
     tokenizer = {"tokenizer_config.json", "tokenizer.json"}
     ours = {"manifest.json", "metrics.json", "scores.tsv", "figures", "README.md"}
     figures = {f"figures/{name}.svg" for name in ("roc", "precision_recall", "reliability", "measures")}

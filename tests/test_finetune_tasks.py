@@ -201,7 +201,7 @@ def test_letters_of_uneven_sequences_are_called_as_each_alone(settings, test_row
 
 
 def test_the_folder_is_a_checkpoint_and_nothing_else(folders):
-    code = {"attention_strand.py", "configuration_strand.py", "modeling_strand.py"}
+    code = {f"{part}_strand.py" for part in ("attention", "configuration", "contacts", "modeling")}
     tokenizer = {"tokenizer_config.json", "tokenizer.json"}
     for folder in folders.values():
         files = {path.name for path in folder.iterdir()}
@@ -233,21 +233,67 @@ def test_a_classifier_goes_on_to_values(folders, settings, tmp_path):
     assert torch.equal(before[name], after[name])
 
 
-@pytest.mark.parametrize(("task", "what"), [("values", "values"), ("labels", "several labels")])
-def test_predict_refuses_what_says_no_class(folders, rule_folder, tmp_path, task, what):
-    config = PredictConfig(output=tmp_path / "o", checkpoint=folders[task], input=[rule_folder / "rule.tsv"])
-    with pytest.raises(UserError, match=f"checkpoint: .* gives {what}, not one class"):
-        pipeline.predict.run(config)
-    assert not (tmp_path / "o").exists()
+@pytest.fixture
+def predict(folders, test_rows, tmp_path):
+    """Predictions of a task's checkpoint on the test rows, or on other (id, sequence) rows."""
+
+    def run(task, rows=None, **changes):
+        rows = test_rows[["id", "sequence"]] if rows is None else rows
+        rows.to_csv(tmp_path / f"{task}.tsv", sep="\t", index=False)
+        given = {"checkpoint": folders[task], "input": [tmp_path / f"{task}.tsv"]} | changes
+        folder = pipeline.predict.run(PredictConfig(output=tmp_path / f"{task}-scores", **given)).folder
+        scores = pd.read_csv(
+            folder / "scores.tsv", sep="\t", keep_default_na=False, na_values={"match": [""]}
+        )
+        assert scores["id"].tolist() == rows["id"].tolist()
+        return scores, read_manifest(folder)["counts"]
+
+    return run
 
 
-def test_predict_refuses_classes_of_letters(folders, rule_folder, tmp_path):
-    """The weights would fit a classifier of sequences."""
-    config = PredictConfig(
-        output=tmp_path / "o", checkpoint=folders["letters"], input=[rule_folder / "rule.tsv"]
-    )
+@pytest.mark.parametrize("task", ["values", "labels"])
+def test_predict_gives_what_finetune_scored(folders, predict, task):
+    scores, counts = predict(task, batch_size=7)
+    expected, _ = read(folders[task])
+    for name in SETTINGS[task]["targets"]:
+        np.testing.assert_allclose(scores[name], expected[f"predicted_{name}"], rtol=1e-4, atol=1e-5)
+    assert counts["scored"] == len(scores)
+    if task == "labels":
+        above = scores[["promoter", "near"]] > 0.5
+        assert counts["labels"] == above.sum().to_dict()
+        texts = [",".join(above.columns[row]) for row in above.to_numpy()]
+        assert scores["labels"].tolist() == texts
+        assert len(set(texts)) > 1
+
+
+def test_predict_calls_letters_as_finetune_did(folders, predict):
+    scores, counts = predict("letters", batch_size=7)
+    expected, _ = read(folders["letters"])
+    assert scores["letters"].tolist() == expected["predicted_states"].tolist()
+    joined = "".join(scores["letters"])
+    assert counts["letters"] == {name: joined.count(name) for name in "RY-"}
+
+
+def test_letters_of_a_long_record_are_called_in_the_middle_of_a_window(folders, predict):
+    """The purines of a record of five windows, each letter by the window that knows most on both sides."""
+    rng = np.random.default_rng(5)
+    text = "".join(rng.choice(list("ACGT"), 300))
+    rows = pd.DataFrame({"id": ["long"], "sequence": [text]})
+    scores, _ = predict("letters", rows, long_sequences="window", overlap=20)
+    config, _ = outputs(folders["letters"], "letters", ["ACGTACGT"])
+    size, calls = config.max_position_embeddings - 2, scores["letters"][0]
+    assert len(calls) == 300
+    assert set(calls[:-2]) <= set("RY")
+    _, first = outputs(folders["letters"], "letters", [text[: size + 2]])
+    assert calls[: size - 10] == "".join("RY"[c] for c in first[0, 1 : size - 9].argmax(1))
+
+
+def test_a_genome_needs_classes(folders, tmp_path):
+    (tmp_path / "g.fa").write_text(">g\n" + "ACGT" * 50 + "\n")
+    config = PredictConfig(output=tmp_path / "o", checkpoint=folders["letters"], genome=tmp_path / "g.fa")
     with pytest.raises(UserError, match="gives a class for each letter, not one class"):
         pipeline.predict.run(config)
+    assert not (tmp_path / "o").exists()
 
 
 def test_the_report_draws_no_classifier_of_it(folders):

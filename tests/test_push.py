@@ -16,11 +16,9 @@ from pipeline.settings.hub import PushConfig
 from pipeline.tokens.vocabulary import load_tokenizer, save_tokenizer
 
 TOKEN = "hf_" + "aBcD" * 9
-NETWORK = ["attention_strand.py", "configuration_strand.py", "modeling_strand.py"]
+NETWORK = [f"{part}_strand.py" for part in ("attention", "configuration", "contacts", "modeling")]
 TOKENIZER = ["tokenization_strand.py", "tokenizer_config.json", "vocab.json"]
-FILES = sorted(
-    [CARD, "config.json", "model.safetensors", "contact_regression.safetensors", *NETWORK, *TOKENIZER]
-)
+FILES = sorted([CARD, "config.json", "model.safetensors", *NETWORK, *TOKENIZER])
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +37,6 @@ def folder(tmp_path, tiny_model, tokenizer_folder):
     tiny_model(StrandForMaskedLM, vocab_size=len(tokenizer)).save_pretrained(folder)
     save_tokenizer(tokenizer, folder)
     (folder / CARD).write_text("---\nlicense: apache-2.0\n---\n\n# A model\n")
-    (folder / "contact_regression.safetensors").write_bytes(b"0")
     for name in ("manifest.json", "metrics.json", "metrics.jsonl", "windows.tsv", "notes.py", ".stage"):
         (folder / name).write_text("{}")
     for name in ("optimizer.safetensors", "trainer.json", "training_args.bin", "model.safetensors.partial"):
@@ -123,20 +120,56 @@ def test_what_is_to_be_private_is_not_put_where_others_can_read_it(folder, hub):
 
 
 def test_a_dry_run_shows_everything_and_sends_nothing(folder, hub, capsys):
-    (folder / CARD).write_text(f"---\nlicense: {LICENSE}\n---\n\n# A model of much\n")
+    (folder / CARD).write_text("---\nlicense: mit\n---\n\n# A model of much\n")
     assert push(folder, dry_run=True) is None
     said = capsys.readouterr().err
     for name in FILES:
         assert f"{name}: {(folder / name).stat().st_size:,} bytes\n" in said
     assert "# A model of much\n" in said
-    assert f"refused: {folder / CARD}: line 2: license: {LICENSE}: not filled in" in said
-    assert "dry run: nothing was sent to lab/model; refused as it is" in said
-    assert not hub.asked
-    (folder / CARD).write_text("---\nlicense: mit\n---\n")
-    push(folder, dry_run=True)
     size = sum((folder / name).stat().st_size for name in FILES)
-    assert f"lab/model; {len(FILES)} files, {size:,} bytes" in capsys.readouterr().err
+    assert f"dry run: nothing was sent to lab/model; {len(FILES)} files, {size:,} bytes" in said
     assert not hub.asked
+
+
+def with_token(folder):
+    (folder / CARD).write_text(f"---\nlicense: mit\n---\n\ntoken='{TOKEN}'\n")
+
+
+WRONG = {
+    "licence": lambda folder: (folder / CARD).write_text(f"---\nlicense: {LICENSE}\n---\n"),
+    "card": lambda folder: (folder / CARD).unlink(),
+    "yaml": lambda folder: (folder / CARD).write_text("---\nlicense: [\n---\n"),
+    "secret": with_token,
+    "weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "source": lambda folder: (folder / "modeling_strand.py").unlink(),
+    "sibling": lambda folder: (folder / "attention_strand.py").unlink(),
+    "kind": lambda folder: (folder / "config.json").write_text('{"model_type": "bert"}'),
+    "login": lambda _: None,
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_dry_run_is_refused_as_the_upload_is(folder, hub, capsys, monkeypatch, what):
+    """The same line, the same exit code, and nothing asked of the Hub."""
+    WRONG[what](folder)
+    if what == "login":
+        monkeypatch.delenv("HF_TOKEN")
+    lines = []
+    for dry in ("true", "false"):
+        with pytest.raises(SystemExit) as stop:
+            main(["push", "--checkpoint", str(folder), "--repo", "lab/model", "--dry-run", dry])
+        assert stop.value.code == 2
+        lines.append(capsys.readouterr().err.splitlines()[-1])
+    assert lines[0] == lines[1] == lines[0].replace(TOKEN, "")
+    assert lines[0].startswith("strandlm: error: ")
+    assert not hub.asked
+
+
+def test_all_that_is_in_the_way_is_told(folder, hub, capsys):
+    (folder / CARD).unlink()
+    (folder / "model.safetensors").unlink()
+    assert "no model.safetensors, so it cannot be opened" in refused(folder, dry_run=True)
+    assert f"also in the way: checkpoint: {folder}: no {CARD}; write one" in capsys.readouterr().err
 
 
 # -- what is refused

@@ -3,9 +3,16 @@
 Shapes: N sequences, L columns (or residues), Q letters; square matrices may have leading axes.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 CHUNK = 1024
+RESAMPLES = 2000
+# Of Rao et al. 2020 (bioRxiv 2020.12.15.422761): smallest and largest |i - j|, and shares of L.
+RANGES = {"short": (6, 11), "medium": (12, 23), "long": (24, None)}
+FRACTIONS = {"at_l": 1.0, "at_l2": 0.5, "at_l5": 0.2}
 
 
 def symmetrise(a: np.ndarray) -> np.ndarray:
@@ -79,6 +86,63 @@ def random_precision(
     """Return the precision expected of random scores: the share of contacts among scored pairs."""
     i, j = scored_pairs(known, min_separation, max_separation)
     return float(contacts[i, j].mean()) if len(i) else float("nan")
+
+
+def score_ranges(
+    scores: np.ndarray, contacts: np.ndarray, known: np.ndarray, min_separation: int = 6
+) -> dict[str, dict[str, Any]]:
+    """Return how well scores find contacts in each range of |i - j|: all, short, medium and long.
+
+    Args:
+        scores: (L, L), read above the diagonal.
+        contacts: (L, L) bool.
+        known: (L, L) bool, False where the structure does not tell.
+        min_separation: smallest j - i of the range ``all``; the others are those of `RANGES`.
+
+    Returns:
+        for each range ``pairs`` and ``contacts``, their numbers; ``at_l``, ``at_l2`` and ``at_l5``, the
+        precision at L, L/2 and L/5; ``ceiling_at_l`` and so on, what perfect scores would reach; ``random``,
+        what random scores would; ``auc``, the area under the ROC curve. None where it is not defined.
+    """
+    ranges = {"all": (min_separation, None), **RANGES}
+    return {name: _score(scores, contacts, known, *limits) for name, limits in ranges.items()}
+
+
+def _score(scores, contacts, known, low: int, high: int | None) -> dict[str, Any]:
+    from sklearn.metrics import roc_auc_score
+
+    i, j = scored_pairs(known, low, high)
+    right = contacts[i, j]
+    found: dict[str, Any] = {"pairs": len(i), "contacts": int(right.sum())}
+    for name, fraction in FRACTIONS.items():
+        for key, values in ((name, scores), (f"ceiling_{name}", contacts.astype(float))):
+            found[key] = precision_at(values, contacts, known, fraction, low, high) if len(i) else None
+    found["random"] = float(right.mean()) if len(i) else None
+    found["auc"] = float(roc_auc_score(right, scores[i, j])) if 0 < right.sum() < len(right) else None
+    return found
+
+
+def mean_ranges(proteins: Sequence[dict[str, dict[str, Any]]], seed: int = 0) -> dict[str, dict[str, Any]]:
+    """Return the means over proteins of what `score_ranges` returns, and the sums of pairs and contacts.
+
+    ``intervals`` holds what 95 % of the means of resampled proteins lie between, ``proteins`` how many have
+    pairs in the range. A protein without a value is left out of that mean.
+    """
+    return {name: _mean([protein[name] for protein in proteins], seed) for name in proteins[0]}
+
+
+def _mean(scores: Sequence[dict[str, Any]], seed: int) -> dict[str, Any]:
+    from pipeline.training.resampling import interval
+
+    means: dict[str, Any] = {key: sum(score[key] for score in scores) for key in ("pairs", "contacts")}
+    means |= {"proteins": sum(score["pairs"] > 0 for score in scores), "intervals": {}}
+    for key in sorted(scores[0].keys() - {"pairs", "contacts"}):
+        values = np.array([score[key] for score in scores if score[key] is not None])
+        means[key] = float(values.mean()) if len(values) else None
+        if len(values) > 1:
+            spread = interval(lambda draw, values=values: values[draw].mean(1), len(values), RESAMPLES, seed)
+            means["intervals"][key] = spread
+    return means
 
 
 def _one_hot(codes_NL: np.ndarray, letters: int) -> np.ndarray:

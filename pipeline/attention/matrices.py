@@ -5,10 +5,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pipeline.attention.words import Word
+from pipeline.attention.words import BASES as LETTERS
+from pipeline.attention.words import OTHER, Regions, Word, encode_text
 
-LETTERS = "ACGT"
-OTHER = 4  # code of every other letter, and of the padding between sequences: no evidence, never counted
 FLANK = 2  # columns that a matrix may reach beyond its seed word, on each side
 FLANK_BITS = 0.3  # information that a flanking column must carry to be kept
 END_BITS = 0.1  # information below which an outer column of the word itself is cut
@@ -16,8 +15,6 @@ MIN_WIDTH = 4
 MIN_SITES = 5.0  # expected sites below which a matrix is not reported
 ROUNDS = 50
 SAME = 0.8  # correlation from which two matrices are one motif
-
-Regions = Sequence[Sequence[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
@@ -173,7 +170,7 @@ def _information(counts: np.ndarray, background: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Text:
-    """Sequences as one array of base codes, with room for flanks around each."""
+    """Sequences as one array of base codes, with room (other letters: no evidence) around each."""
 
     codes: np.ndarray
     starts: np.ndarray
@@ -185,12 +182,9 @@ class _Text:
     @classmethod
     def of(cls, sequences: Sequence[str]) -> "_Text":
         """Encode sequences; the composition gets one pseudo-count for each base."""
-        table = np.full(256, OTHER, dtype=np.int8)
-        for code, letter in enumerate(LETTERS):
-            table[[ord(letter), ord(letter.lower())]] = code
         gap = "-" * (2 * FLANK)
         joined = gap + "".join(sequence + gap for sequence in sequences)
-        codes = table[np.frombuffer(joined.encode("ascii", "replace"), np.uint8)]
+        codes = encode_text(joined)
         lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
         starts = np.cumsum(lengths + len(gap)) - lengths
         counts = np.bincount(codes, minlength=OTHER + 1)[:OTHER] + 1.0

@@ -46,8 +46,9 @@ def write_meme(
     nsites: Mapping[str, int],
     background: np.ndarray | None = None,
     note: str | None = None,
+    strands: str = "+",
 ) -> None:
-    """Write motifs in the MEME minimal format (version 4), as found on the strand that was read.
+    """Write motifs in the MEME minimal format (version 4).
 
     Args:
         path: file to write.
@@ -55,16 +56,34 @@ def write_meme(
         nsites: number of sites behind each motif.
         background: (4,) composition of the sequences (default: uniform).
         note: a line for people, written as a comment.
+        strands: those that sites were sought on, "+" or "+ -".
     """
     composition = np.full(4, 0.25) if background is None else background
     shares = " ".join(f"{letter} {share:.6f}" for letter, share in zip(LETTERS, composition, strict=True))
     head = ["MEME version 4", "", *([f"# {note}", ""] if note else [])]
-    head += ["ALPHABET= ACGT", "", "strands: +", ""]
+    head += ["ALPHABET= ACGT", "", f"strands: {strands}", ""]
     lines = [*head, "Background letter frequencies", shares, ""]
     for name, frequencies in motifs.items():
         width = f"alength= 4 w= {len(frequencies)} nsites= {nsites[name]}"
         lines += [f"MOTIF {name}", f"letter-probability matrix: {width} E= 0"]
         lines += [" ".join(f"{value:.6f}" for value in column) for column in frequencies]
+        lines.append("")
+    path.write_text("\n".join(lines))
+
+
+def write_jaspar(path: Path, motifs: Mapping[str, np.ndarray], other_names: Mapping[str, str]) -> None:
+    """Write motifs in JASPAR's format of counts, which may be fractions of a site here.
+
+    Args:
+        path: file to write.
+        motifs: (w, 4) counts of A, C, G, T by name, without blanks.
+        other_names: what stands behind the name.
+    """
+    lines = []
+    for name, counts in motifs.items():
+        lines.append(f">{name}\t{other_names[name]}")
+        for letter, row in zip(LETTERS, counts.T, strict=True):
+            lines.append(f"{letter} [ {' '.join(f'{value:.2f}' for value in row)} ]")
         lines.append("")
     path.write_text("\n".join(lines))
 

@@ -1,15 +1,21 @@
 """Words that the attended regions of positive sequences hold more often than those of negative ones."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-BASES = frozenset("ACGT")
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+BASES = "ACGT"
+OTHER = 4  # code of every other letter
 MAX_GAP = 2  # bases under the threshold that a region may bridge
 MAD_TO_SD = 1.4826  # median absolute deviation -> standard deviation of a normal distribution
 FLAT = 1e-6  # relative spread below which a sequence has no attended region
+
+Regions = Sequence[Sequence[tuple[int, int]]]  # half-open intervals of every sequence, 0-based
 
 
 @dataclass(frozen=True)
@@ -82,50 +88,101 @@ def _grow(run: tuple[int, int], scores: np.ndarray, seen: np.ndarray, length: in
     return start, stop
 
 
-def count_words(regions: Iterable[Sequence[str]], word_length: int) -> Counter[str]:
-    """Count in how many sequences each word occurs, once per sequence.
+def spell(code: int, word_length: int) -> str:
+    """Return the word of a code: its letters in the order A, C, G, T as digits to base 4."""
+    return "".join(BASES[code >> 2 * place & 3] for place in range(word_length - 1, -1, -1))
+
+
+def word_code(word: str) -> int:
+    """Return the code that `spell` spells as ``word``."""
+    code = 0
+    for letter in word:
+        code = 4 * code + BASES.index(letter)
+    return code
+
+
+def encode_text(text: str) -> np.ndarray:
+    """Return letters as 0 to 3 for A, C, G, T (either case) and 4 for any other, int8."""
+    table = np.full(256, OTHER, np.int8)
+    for code, letter in enumerate(BASES):
+        table[[ord(letter), ord(letter.lower())]] = code
+    return table[np.frombuffer(text.encode("ascii", "replace"), np.uint8)]
+
+
+def held_words(
+    sequences: Sequence[str], regions: Regions, word_length: int, both: bool = False
+) -> "csr_array":
+    """Tell which words the regions of each sequence hold.
 
     Args:
-        regions: for every sequence, the text of its regions (either case).
-        word_length: bases in a word; words with letters other than A, C, G and T are passed over.
+        sequences: N sequences, either case; words with letters other than A, C, G and T are passed over.
+        regions: for every sequence, its half-open intervals; a word lies wholly inside one of them.
+        word_length: k, the bases in a word.
+        both: read both strands: a word and its reverse complement are one, the first of the two in the
+            alphabet.
 
     Returns:
-        Number of sequences by word, in upper case.
+        (N, 4**k) sparse, 1 where the regions of a sequence hold the word of that code (`spell`), else 0.
     """
-    counts: Counter[str] = Counter()
-    for texts in regions:
-        upper = [text.upper() for text in texts]
-        words = {text[i : i + word_length] for text in upper for i in range(len(text) - word_length + 1)}
-        counts.update(word for word in words if BASES.issuperset(word))
-    return counts
+    from scipy.sparse import csr_array
+
+    rows, columns = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for row, (sequence, intervals) in enumerate(zip(sequences, regions, strict=True)):
+        code_W = _word_codes(encode_text(sequence), word_length, both)
+        inside = [code_W[start : max(start, stop - word_length + 1)] for start, stop in intervals]
+        found_W = np.unique(np.concatenate(inside)) if inside else np.zeros(0, np.int64)
+        found_W = found_W[found_W >= 0]
+        columns.append(found_W)
+        rows.append(np.full(len(found_W), row))
+    row_M, column_M = np.concatenate(rows), np.concatenate(columns)
+    shape = len(sequences), 4**word_length
+    return csr_array((np.ones(len(row_M), np.int64), (row_M, column_M)), shape=shape)
+
+
+def _word_codes(letter_L: np.ndarray, word_length: int, both: bool) -> np.ndarray:
+    """Return the code of the word that begins at each letter (W,), -1 where it holds another letter."""
+    if len(letter_L) < word_length:
+        return np.zeros(0, np.int64)
+    windows_WK = np.lib.stride_tricks.sliding_window_view(letter_L, word_length)
+    power_K = 4 ** np.arange(word_length - 1, -1, -1)
+    code_W = windows_WK @ power_K
+    if both:
+        code_W = np.minimum(code_W, (3 - windows_WK[:, ::-1]) @ power_K)
+    return np.where((windows_WK == OTHER).any(1), -1, code_W)
 
 
 def enriched(
-    foreground: Sequence[Sequence[str]], background: Sequence[Sequence[str]], word_length: int
+    held: "csr_array", positive_N: np.ndarray, word_length: int, words: Sequence[str] | None = None
 ) -> list[Word]:
-    """Test every word for occurring in the regions of more foreground sequences than by chance.
+    """Test words for occurring in the regions of more positive sequences than by chance.
 
-    One-sided Fisher exact test: among all sequences that hold the word, how many are foreground, against
+    One-sided Fisher exact test: among all sequences that hold the word, how many are positive, against
     the hypergeometric distribution (Fisher 1922, doi:10.2307/2340521). Sequences, not occurrences, are
-    counted, so a repeat inside one sequence is one piece of evidence. Words that never occur are not tested.
+    counted, since occurrences in one sequence are not independent. The distribution is discrete, so that
+    under the null hypothesis a p-value below x comes about with a chance of x at most.
 
     Args:
-        foreground: for every positive sequence, the text of its regions (possibly none).
-        background: the same for the negative sequences.
-        word_length: bases in a word.
+        held: (N, 4**k) which words the regions of each sequence hold (`held_words`).
+        positive_N: bool, which sequences are positive.
+        word_length: k.
+        words: those that are tested (default: all that some sequence holds).
 
     Returns:
-        Every word that occurs, smallest p-value first (then the more frequent, then by alphabet).
+        One record for every word, the smallest p-value first (then the larger foreground count, then the
+        alphabet); words that no sequence holds have a p-value of 1.
     """
-    positives, negatives = count_words(foreground, word_length), count_words(background, word_length)
-    words = sorted(positives.keys() | negatives.keys())
-    table = np.array([(positives[word], negatives[word]) for word in words], dtype=int).reshape(-1, 2)
-    p_values = _enrichment(table, len(foreground), len(background))
-    records = [
-        Word(word, int(n_pos), int(n_neg), len(foreground), len(background), float(p))
-        for word, (n_pos, n_neg), p in zip(words, table, p_values, strict=True)
-    ]
-    return sorted(records, key=lambda w: (w.p_value, -w.foreground_count, w.word))
+    positive_W = np.asarray(positive_N.astype(np.int64) @ held)
+    other_W = np.asarray((~positive_N).astype(np.int64) @ held)
+    if words is None:
+        code_W = np.flatnonzero(positive_W + other_W)
+    else:
+        code_W = np.array([word_code(word) for word in words], np.int64)
+    table = np.stack([positive_W[code_W], other_W[code_W]], 1)
+    n_positive, n_other = int(positive_N.sum()), int((~positive_N).sum())
+    p_W = _enrichment(table, n_positive, n_other)
+    order_W = np.lexsort((code_W, -table[:, 0], p_W))
+    chosen = zip(code_W[order_W].tolist(), table[order_W].tolist(), p_W[order_W].tolist(), strict=True)
+    return [Word(spell(code, word_length), a, b, n_positive, n_other, p) for code, (a, b), p in chosen]
 
 
 def _enrichment(table: np.ndarray, n_foreground: int, n_background: int) -> np.ndarray:

@@ -43,7 +43,8 @@ class StrandConfig(PreTrainedConfig):
     doi:10.1126/science.ade2574) makes ``mask_token_id``'s vectors zero and rescales the others for it.
     ``lm_head`` dense puts a layer with GELU and layer norm before the decoder. ``classifier_pooling``
     attention weighs tokens by a learned query, all but padding and ``framing_token_ids``, which stand before
-    and after a sequence.
+    and after a sequence. With ``contact_head`` the checkpoint holds a regression on attention, which tells
+    contacts; what stands between framing tokens is then a residue.
 
     ESM-2's shape is layernorm, gelu, use_bias, token_dropout and a dense head; ESM C's is layernorm with
     norm_bias layers, qk_norm over the model, residual_scale (36 / layers)^0.5 and a dense, untied head.
@@ -84,6 +85,7 @@ class StrandConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
     classifier_pooling: str = "cls"
     framing_token_ids: list[int] | None = None
+    contact_head: bool = False
     pad_token_id: int | None = 0
     alphabet: str = "dna"
     k: int = 1
@@ -123,6 +125,8 @@ class StrandConfig(PreTrainedConfig):
             )
         if self.positions == "sinusoidal" and self.hidden_size % 2:
             raise ValueError(f"hidden_size={self.hidden_size} is odd: sinusoidal positions come in pairs")
+        if self.contact_head and not self.framing_token_ids:
+            raise ValueError("contact_head needs framing_token_ids, the tokens that are no residues")
         if self.token_dropout and self.mask_token_id is None:
             raise ValueError("token_dropout needs mask_token_id")
         if (self.sliding_window is not None and self.sliding_window < 1) or self.global_every < 1:

@@ -34,6 +34,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .attention_strand import CPU, VARLEN
 from .configuration_strand import StrandConfig
+from .contacts_strand import ContactHead, ContactRegression, PredictsContacts
 
 DROPPED_IN_TRAINING = 0.15 * 0.8  # share of tokens that ESM-2 showed as mask
 
@@ -275,7 +276,37 @@ class StrandPreTrainedModel(PreTrainedModel):
     _supports_flash_attn = True
     _supports_flex_attn = True
     _supports_attention_backend = True
+    _keys_to_ignore_on_load_unexpected = [r"^contact_head\."]  # where tokens are not what is predicted
     _can_record_outputs = {"hidden_states": StrandLayer, "attentions": StrandAttention}
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info=False, **kwargs):
+        """Load a checkpoint of safetensors; see transformers for the arguments.
+
+        Raises:
+            OSError: most of the encoder is not in it, so that it would be random.
+        """
+        kwargs.setdefault("use_safetensors", True)  # nothing is unpickled
+        loaded = super().from_pretrained(
+            pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
+        )
+        assert isinstance(loaded, tuple)
+        model, report = loaded
+        model._check_encoder(pretrained_model_name_or_path, report)
+        return (model, report) if output_loading_info else model
+
+    def _check_encoder(self, source, report: dict) -> None:
+        encoder = self.base_model
+        prefix = "" if encoder is self else f"{self.base_model_prefix}."
+        new = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
+        names = [prefix + name for name in encoder.state_dict()]
+        absent = [name for name in names if name in new]
+        if len(absent) > len(names) / 2:
+            strange = "".join(f", but {name} is" for name in sorted(report["unexpected_keys"])[:1])
+            raise OSError(
+                f"{source}: {len(absent)} of {len(names)} weights of the encoder are not in it: {absent[0]} "
+                f"is not{strange}; save the network itself, without what wraps it"
+            )
 
     def _init_weights(self, module: nn.Module):
         """Keep the sum of 2N pre-norm branches from growing with N layers (Radford et al. 2019, GPT-2)."""
@@ -285,6 +316,9 @@ class StrandPreTrainedModel(PreTrainedModel):
             initialization.normal_(module.weight, std=std)
         if isinstance(module, PoolingQuery):
             initialization.zeros_(module.weight)
+        if isinstance(module, ContactRegression):  # not fitted
+            initialization.zeros_(module.weight)
+            initialization.zeros_(module.bias)
 
 
 class StrandModel(StrandPreTrainedModel):
@@ -411,7 +445,7 @@ class StrandHead(nn.Module):
         return self.norm(nn.functional.gelu(self.dense(states)))
 
 
-class StrandForMaskedLM(StrandPreTrainedModel):
+class StrandForMaskedLM(PredictsContacts, StrandPreTrainedModel):
     """The encoder with a token-prediction head."""
 
     _tied_weights_keys = {"decoder.weight": "model.embeddings.weight"}
@@ -421,6 +455,7 @@ class StrandForMaskedLM(StrandPreTrainedModel):
         self.model = StrandModel(config)
         self.head = StrandHead(config) if config.lm_head == "dense" else nn.Identity()
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.contact_head = ContactHead(config) if config.contact_head else None
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Linear:

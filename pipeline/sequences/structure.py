@@ -4,6 +4,8 @@ Chains and residue numbers are the author's, as the PDB writes and people cite t
 """
 
 import io
+import math
+import string
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +18,8 @@ import numpy as np
 from pipeline.errors import UserError
 
 LEAST_IDENTITY = 0.5
+GAPPED_LAMBDA, GAPPED_K = 0.267, 0.041
+BREAK = 4.5  # angstrom between C-alphas; neighbours in a chain are at most 3.9 apart
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,8 @@ class Structure:
             NaN where unresolved.
         chain: the author's chain name.
         label_chain: the mmCIF file's own name of the chain; the same as ``chain`` for PDB files.
+        counts: ``models`` in the file, of which the first is read; residues that are ``modified``, have
+            ``alternatives`` (the most occupied is read) or, not being glycine, are ``without_cb``.
     """
 
     sequence: str
@@ -36,6 +42,21 @@ class Structure:
     coords_cb: np.ndarray
     chain: str
     label_chain: str
+    counts: dict[str, int]
+
+    def describe(self) -> str:
+        """Return in words what was read, and what about it is not plain."""
+        names = "" if self.label_chain == self.chain else f" (author), {self.label_chain} (label)"
+        words = {
+            "modified": "modified, read as the residues they were made from",
+            "alternatives": "in alternative places, of which the most occupied is read",
+            "without_cb": "without C-beta, C-alpha in its place",
+        }
+        unresolved = int((~self.resolved).sum())
+        parts = [f"{len(self.sequence)} residues"] + ([f"{unresolved} unresolved"] if unresolved else [])
+        parts += [f"{self.counts[key]} {text}" for key, text in words.items() if self.counts[key]]
+        parts += [f"first of {self.counts['models']} models"] if self.counts["models"] > 1 else []
+        return f"chain {self.chain}{names}: {'; '.join(parts)}"
 
     @property
     def resolved(self) -> np.ndarray:
@@ -50,6 +71,8 @@ class _Residue:
     letter: str
     number: str
     coords: np.ndarray
+    alpha: np.ndarray
+    traits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,28 +87,33 @@ def read_structure(path: Path, chain: str | None = None) -> Structure:
     """Read one chain of the first model of a PDB or mmCIF file, plain or compressed.
 
     Waters and ligands are left out; modified residues count as the residue they were made from (MSE is M); of
-    alternative places the one with the highest occupancy is taken.
+    alternative places the one with the highest occupancy is taken. Without a sequence record, residues that
+    are missing by the numbers where the chain is broken (C-alphas over 4.5 angstrom apart) are X, unresolved.
 
     Args:
         path: the file.
-        chain: author's name of the chain; may be left out if there is only one protein chain.
+        chain: author's name of the chain; may be left out if there is only one protein chain, or if the
+            file's name ends in it, as that of 1ABC_B.pdb does.
 
     Raises:
         UserError: no such file or chain, several chains to choose from, or a file that contradicts itself.
     """
     text = _read_text(path)
     cif = _read_cif(text) if _is_cif(path, text) else None
-    chains = _read_chains(path, text, cif is not None)
+    chains, models = _read_chains(path, text, cif is not None)
     chain = _choose_chain(path, chains, chain, _label_chains(cif))
     observed = chains[chain]
     record = _cif_record(cif, chain) if cif is not None else _seqres(text, chain)
     if record is None:
-        record = _Record("".join(r.letter for r in observed), [r.number for r in observed])
+        record = _observed_record(observed)
     places = _place(path, chain, record, observed)
     numbers, coords = [""] * len(record.letters), np.full((len(record.letters), 3), np.nan)
     for place, residue in zip(places, observed, strict=True):
         numbers[place], coords[place] = residue.number, residue.coords
-    return Structure(record.letters, numbers, coords, chain, _label_chains(cif).get(chain, chain))
+    traits = [trait for residue in observed for trait in residue.traits]
+    counts = {key: traits.count(key) for key in ("modified", "alternatives", "without_cb")}
+    label = _label_chains(cif).get(chain, chain)
+    return Structure(record.letters, numbers, coords, chain, label, {"models": models, **counts})
 
 
 def contact_map(structure: Structure, distance: float = 8.0) -> tuple[np.ndarray, np.ndarray]:
@@ -126,6 +154,18 @@ def align_to(sequence: str, structure: Structure) -> np.ndarray:
     return index
 
 
+def expectation(one: str, other: str) -> float:
+    """Return how many local alignments as good as the best one chance would give: BLAST's E-value of a pair.
+
+    BLOSUM62, a gap of n residues costs 11 + n; the constants are those of gapped alignments (Altschul et al.
+    1997, doi:10.1093/nar/25.17.3389). The search space is the product of the two lengths.
+    """
+    aligner, plain = _of_proteins(one, other)
+    aligner.mode = "local"
+    aligner.open_gap_score = -12
+    return GAPPED_K * len(one) * len(other) * math.exp(-GAPPED_LAMBDA * aligner.score(*plain))
+
+
 def identities(sequence: str, structure: Structure) -> int:
     """Return how many residues are the same when ``sequence`` is aligned to ``structure``; see `align_to`."""
     return _same(_pairs(sequence, structure.sequence), sequence, structure)
@@ -155,15 +195,18 @@ def _columns(aligner: Any, target: str, query: str) -> list[tuple[int, int]]:
 
 
 def _pairs(sequence: str, other: str) -> list[tuple[int, int]]:
+    aligner, plain = _of_proteins(sequence, other)
+    return _columns(aligner, *plain)
+
+
+def _of_proteins(*sequences: str) -> tuple[Any, list[str]]:
+    """Return an aligner with BLOSUM62, and the sequences in letters that it knows."""
     from Bio.Align import substitution_matrices
 
     matrix: Any = substitution_matrices.load("BLOSUM62")
     known = set(matrix.alphabet)
-    plain = [
-        "".join(letter if letter in known else "X" for letter in text.upper()) for text in (sequence, other)
-    ]
-    aligner = _aligner(substitution_matrix=matrix, open_gap_score=-11, extend_gap_score=-1)
-    return _columns(aligner, *plain)
+    plain = ["".join(letter if letter in known else "X" for letter in text.upper()) for text in sequences]
+    return _aligner(substitution_matrix=matrix, open_gap_score=-11, extend_gap_score=-1), plain
 
 
 def _read_text(path: Path) -> str:
@@ -191,8 +234,8 @@ def _read_cif(text: str) -> dict[str, Any]:
     return dict(MMCIF2Dict(io.StringIO(text)))
 
 
-def _read_chains(path: Path, text: str, is_cif: bool) -> dict[str, list[_Residue]]:
-    """Return the residues with coordinates of every protein chain of the first model."""
+def _read_chains(path: Path, text: str, is_cif: bool) -> tuple[dict[str, list[_Residue]], int]:
+    """Return the residues with coordinates of every protein chain of the first model, and the models."""
     from Bio.PDB.MMCIFParser import MMCIFParser
     from Bio.PDB.PDBParser import PDBParser
 
@@ -207,7 +250,7 @@ def _read_chains(path: Path, text: str, is_cif: bool) -> dict[str, list[_Residue
             f"{path}: no {kind} structure could be read from it ({error!r}); check the file"
         ) from None
     chains = {chain.id: [r for r in map(_residue, chain) if r is not None] for chain in model}
-    return {name: residues for name, residues in chains.items() if residues}
+    return {name: residues for name, residues in chains.items() if residues}, len(parsed)
 
 
 def _letter(name: str) -> str:
@@ -220,6 +263,7 @@ def _residue(residue: Any) -> _Residue | None:
     """Return a residue of the polymer; None for waters, ligands, nucleotides and where C-alpha is missing."""
     from Bio.Data.PDBData import protein_letters_3to1
 
+    several = bool(residue.is_disordered())
     if residue.is_disordered() == 2:  # a point mutation: two residues in one place
         residue = max(residue.disordered_get_list(), key=lambda r: max(a.get_occupancy() or 0 for a in r))
     hetero, number, insertion = residue.id
@@ -231,7 +275,31 @@ def _residue(residue: Any) -> _Residue | None:
     if not (hetero == " " or (modified and (backbone or _letter(name) != "X"))):
         return None
     atom = residue["CB"] if "CB" in residue and name != "GLY" else residue["CA"]
-    return _Residue(_letter(name), f"{number}{insertion}".strip(), np.asarray(atom.coord, float))
+    traits = {
+        "modified": modified,
+        "alternatives": several,
+        "without_cb": "CB" not in residue and name != "GLY",
+    }
+    place, alpha = (np.asarray(found.coord, float) for found in (atom, residue["CA"]))
+    found = tuple(trait for trait, has in traits.items() if has)
+    return _Residue(_letter(name), f"{number}{insertion}".strip(), place, alpha, found)
+
+
+def _observed_record(observed: Sequence[_Residue]) -> _Record:
+    """Return the record of a chain that has none: what has coordinates, and X for what is missing between."""
+    letters, numbers = observed[0].letter, [observed[0].number]
+    for before, residue in pairwise(observed):
+        jump = _plain_number(residue) - _plain_number(before)
+        broken = np.linalg.norm(residue.alpha - before.alpha) > BREAK
+        missing = max(0, jump - 1) if broken else 0
+        letters += "X" * missing + residue.letter
+        numbers += [""] * missing + [residue.number]
+    return _Record(letters, numbers)
+
+
+def _plain_number(residue: _Residue) -> int:
+    """Return the residue's number without its insertion code."""
+    return int(residue.number.rstrip(string.ascii_letters))
 
 
 def _choose_chain(path: Path, chains: dict, wanted: str | None, labels: dict[str, str]) -> str:
@@ -239,7 +307,12 @@ def _choose_chain(path: Path, chains: dict, wanted: str | None, labels: dict[str
     if not chains:
         raise UserError(f"{path}: no protein chain with coordinates in it; give another structure")
     if wanted is None and len(chains) > 1:
-        raise UserError(f"{path}: holds the chains {names}; choose one with --chain")
+        wanted = path.name.split(".")[0].rpartition("_")[2]
+        if wanted in chains and "_" in path.name:
+            return wanted
+        raise UserError(
+            f"{path}: holds the chains {names}; choose one with --chain, or by a name such as 1ABC_B.pdb"
+        )
     if wanted is None:
         return next(iter(chains))
     if wanted not in chains:

@@ -113,22 +113,44 @@ class MotifsConfig(StageConfig):
     """labelled corpus: positives against the other classes"""
     positive: str | None = None
     """class whose motifs are sought (default: the last one)"""
-    split: list[str] = ["train", "validation", "test"]
-    """splits of the corpus that are read"""
-    max_sequences: Positive = 2000
-    """sequences of each kind read, at most"""
+    discover_on: list[str] = ["train"]
+    """splits that words are chosen on and matrices grow from"""
+    test_on: list[str] = ["validation", "test"]
+    """splits that p-values, positions and pairs are from; the classifier must not have been trained on them.
+    The same splits as discover_on: these are halved, clusters kept together"""
+    max_sequences: Positive = 1000
+    """sequences of each kind read from each half, at most"""
     heads: list[str] = []
     """heads to read, as layer.head from 0 (default: all)"""
     queries: Literal["cls", "all"] = "cls"
     """whose attention is read: that of the first token, or the mean over all tokens"""
-    word_length: Positive = 6
+    strands: Literal["given", "both"] = "given"
+    """strands on which motifs are sought: the one that sequences are given on (promoters have a direction),
+    or both, for sites that may lie either way round"""
+    word_length: Annotated[int, Field(ge=3, le=10)] = 6
     """length of the seed words"""
+    words_per_head: Positive = 100
+    """words of a head that are tested, at most"""
     min_region: Positive = 6
     """shortest attended region"""
     q_value: Annotated[float, Field(gt=0, lt=1)] = 0.01
-    """false discovery rate over all heads and words"""
+    """false discovery rate over all heads and words tested"""
     max_motifs: Positive = 8
     """motifs kept, best first"""
+    site_p_value: Annotated[float, Field(gt=0, lt=1)] = 0.003
+    """largest p-value of an instance: chance that one random window scores as high"""
+    max_spacing: Positive = 50
+    """largest number of bases between two motifs of a pair"""
+    controls: list[
+        Literal["untrained", "shuffled_positives", "permuted_labels", "random_regions", "no_attention"]
+    ] = ["untrained", "shuffled_positives", "permuted_labels", "random_regions", "no_attention"]
+    """what the same search is also run on: attention of an untrained network, positives shuffled so that they
+    keep their dinucleotides, labels in random order, equally many and long regions of other sequences, whole
+    sequences"""
+    permutations: Positive = 10
+    """runs of the control permuted_labels"""
+    mutagenesis: Annotated[int, Field(ge=0)] = 100
+    """positives whose bases are all mutated in silico, to see which motifs the classifier needs (0: none)"""
     database: list[Path] = []
     """known motifs to compare with (MEME or JASPAR files)"""
     expected: list[str] = []
@@ -157,3 +179,26 @@ class ContactsConfig(StageConfig):
     """largest C-beta distance of a contact, in angstrom"""
     max_sequences: Positive = 64
     """rows of the data that attention is averaged over (strand architecture)"""
+
+
+class ContactHeadConfig(StageConfig):
+    """Fit ESM's contact regression on structures and store it in a copy of the checkpoint."""
+
+    checkpoint: Path
+    """protein model: a folder written by pretrain or convert"""
+    structures: Annotated[list[Path], Field(min_length=1)]
+    """PDB and mmCIF files, or folders with them; of several chains the one that the name ends in, as in
+    1ABC_B.pdb"""
+    families: Path | None = None
+    """table with the columns structure (name of the file) and family: what is held out together (default: by
+    similarity)"""
+    similarity: Annotated[float, Field(ge=0)] = 1e-3
+    """proteins are of one family where their local alignment has an E-value below this"""
+    fit_on: Positive | None = None
+    """structures that a regression is fitted on, drawn by the seed (default: all; ESM: 20)"""
+    strength: Annotated[float, Field(gt=0)] = 0.15
+    """C of scikit-learn's logistic regression with an L1 penalty: smaller is stronger"""
+    min_separation: Positive = 6
+    """smallest |i - j| fitted and scored"""
+    distance: Annotated[float, Field(gt=0)] = 8.0
+    """largest C-beta distance of a contact, in angstrom"""

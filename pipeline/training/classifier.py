@@ -14,7 +14,8 @@ from pipeline.errors import UserError, reason
 from pipeline.tokens.kmers import Codec, codec_of, read_facts
 from pipeline.tokens.windows import Context
 
-OTHER_TASKS = {"regression": "values", "multi_label_classification": "several labels"}
+TASKS = {"regression": "values", "multi_label_classification": "labels"}  # by transformers' names
+SAYS = {"values": "values", "labels": "several labels", "letters": "a class for each letter"}
 OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 
 
@@ -223,22 +224,40 @@ def load_model(kind: Any, checkpoint: Path, stage: str, lacks: str, **changed: A
     return model.eval()
 
 
+def task_of_checkpoint(config) -> str:
+    """Return what a fine-tuned network was trained for, by its config: classes, values, labels or letters."""
+    if any(name.endswith("ForTokenClassification") for name in config.architectures or ()):
+        return "letters"
+    return TASKS.get(config.problem_type, "classes")
+
+
+def load_finetuned(checkpoint: Path):
+    """Return a fine-tuned network, its codec, and its task.
+
+    Raises:
+        UserError: the checkpoint holds no trained head.
+    """
+    from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+    from pipeline.model import StrandConfig
+
+    check_checkpoint(checkpoint, "finetune")
+    task = task_of_checkpoint(StrandConfig.from_pretrained(checkpoint.absolute()))
+    kind = AutoModelForTokenClassification if task == "letters" else AutoModelForSequenceClassification
+    lacks = "holds no trained classifier; run strandlm finetune on it"
+    return load_model(kind, checkpoint, "finetune", lacks), codec_of(checkpoint), task
+
+
 def load_classifier(checkpoint: Path):
     """Return a sequence classifier and its codec.
 
     Raises:
         UserError: the checkpoint holds no trained classifier, or one that says something else than classes.
     """
-    from transformers import AutoModelForSequenceClassification
-
-    lacks = "holds no trained classifier; run strandlm finetune on it"
-    model = load_model(AutoModelForSequenceClassification, checkpoint, "finetune", lacks)
-    says = OTHER_TASKS.get(model.config.problem_type)
-    if any(name.endswith("ForTokenClassification") for name in model.config.architectures or ()):
-        says = "a class for each letter"
-    if says:
+    model, codec, task = load_finetuned(checkpoint)
+    if task != "classes":
         raise UserError(
-            f"checkpoint: {checkpoint} gives {says}, not one class for a sequence; pass a classifier that "
-            "finetune wrote for task classes"
+            f"checkpoint: {checkpoint} gives {SAYS[task]}, not one class for a sequence; pass a classifier "
+            "that finetune wrote for task classes"
         )
-    return model, codec_of(checkpoint)
+    return model, codec

@@ -42,6 +42,7 @@ class Layout:
         return tuple(f"{theirs.replace('#', layer)}.{kind}" for theirs in modules)
 
 
+REGRESSION = "esm.contact_head.regression"
 _SELF = "esm.encoder.layer.#.attention.self"
 ESM2 = Layout(
     "EsmForMaskedLM",
@@ -58,6 +59,7 @@ ESM2 = Layout(
         "head.dense": ("lm_head.dense",),
         "head.norm": ("lm_head.layer_norm",),
         "decoder": ("lm_head.decoder",),
+        "contact_head.regression": (REGRESSION,),
     },
     {"decoder.bias": "lm_head.bias"},
 )
@@ -82,7 +84,6 @@ ESMC = Layout(
 )
 LAYOUTS = {"esm2": ESM2, "esmc": ESMC}
 DECODER, TABLE = "lm_head.decoder.weight", "esm.embeddings.word_embeddings.weight"
-REGRESSION = "esm.contact_head.regression"
 FREQUENCIES = "esm.encoder.layer.{}.attention.self.rotary_embeddings.inv_freq"
 # Of their tensors, those that are computed from the settings, and those that such a network does not use.
 COMPUTED = re.compile(r"(.*\.)?(position_ids|inv_freq)")
@@ -97,6 +98,7 @@ SHARED = (
     "initializer_range",
 )
 RESIDUES: dict[str, Any] = {"alphabet": "protein", "pad_token_id": 1, "mask_token_id": 32}
+CONTACTS: dict[str, Any] = {"contact_head": True, "framing_token_ids": [0, 2]}
 
 
 # -- their settings as ours
@@ -140,7 +142,14 @@ def _of_esm2(theirs: EsmConfig, tensors: Tensors) -> dict[str, Any]:
         "hidden_dropout": theirs.hidden_dropout_prob or 0.0,
         "tie_word_embeddings": tied,
         "rope_parameters": _rotation(theirs, tensors),
+        **(CONTACTS if _has_regression(tensors) else {}),
     }
+
+
+def _has_regression(tensors: Tensors) -> bool:
+    """Tell whether their contact regression was fitted: a head that never was is all zero, or not there."""
+    names = [f"{REGRESSION}.{kind}" for kind in ("weight", "bias")]
+    return all(name in tensors for name in names) and any(bool(tensors[name].any()) for name in names)
 
 
 def _rotation(theirs: EsmConfig, tensors: Tensors) -> dict[str, Any]:
@@ -261,13 +270,14 @@ def _has_one_frequency_each(rope: Mapping[str, Any]) -> bool:
     return rope["rope_type"] == "default" or (fixed and rope.get("attention_factor") == 1)
 
 
-def give(model: StrandForMaskedLM, regression: Tensors) -> Tensors:
+def give(model: StrandForMaskedLM) -> Tensors:
     """Return the tensors of a strand network under ESM's names, as safetensors has them (tied ones once).
+
+    A network without a contact regression gives zeros for it, by which every pair is a contact with
+    probability 1/2.
 
     Args:
         model: a network whose options ESM has.
-        regression: ``weight`` (1, layers x heads) and ``bias`` (1,) of the contact regression; where there
-            are none, zeros, by which every pair is a contact with probability 1/2.
     """
     state, tensors = model.state_dict(), {}
     for name, targets in ESM2.names(model).items():
@@ -278,8 +288,7 @@ def give(model: StrandForMaskedLM, regression: Tensors) -> Tensors:
     tensors |= {FREQUENCIES.format(layer): frequencies.clone() for layer in layers}
     heads = len(layers) * model.config.num_attention_heads
     weight, bias = torch.zeros(1, heads, dtype=model.dtype), torch.zeros(1, dtype=model.dtype)
-    head = {"weight": weight, "bias": bias} | regression
-    return tensors | {f"{REGRESSION}.{kind}": value for kind, value in head.items()}
+    return {f"{REGRESSION}.weight": weight, f"{REGRESSION}.bias": bias} | tensors
 
 
 def _stored_frequencies(model: StrandForMaskedLM) -> torch.Tensor:

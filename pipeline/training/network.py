@@ -9,6 +9,7 @@ from transformers import AutoModelForMaskedLM
 
 from pipeline.config import ModelConfig, PretrainConfig
 from pipeline.errors import UserError, reason
+from pipeline.log import say
 from pipeline.model import FactoredConfig, FactoredForMaskedLM, StrandConfig, StrandForMaskedLM
 from pipeline.tokens.kmers import Codec, codec_of
 from pipeline.tokens.vocabulary import RESIDUES
@@ -79,6 +80,9 @@ def _earlier(folder: Path, shape: ModelConfig, codec: Codec) -> StrandConfig:
     if codec_of(folder).vocabulary != codec.vocabulary:
         raise UserError(f"start_from: {folder} was trained with another tokenizer than that of the data")
     earlier = StrandConfig.from_pretrained(folder.absolute())
+    if earlier.contact_head:
+        say(f"start_from: the contact regression of {folder} is left out: other weights need another one")
+        earlier.contact_head = False
     if shape.architecture != "strand":
         raise UserError(f"start_from: {folder} is no strand model; only those can be gone on from")
     for key in sorted(shape.model_fields_set & (SHAPE | {"intermediate_size"})):

@@ -16,6 +16,7 @@ from pipeline.config import FinetuneConfig
 from pipeline.errors import UserError
 from pipeline.log import say
 from pipeline.tokens.kmers import Codec
+from pipeline.training.answers import unread_mark
 from pipeline.training.classifier import check_finite, class_logits, encode_all, outputs_of, softmax
 from pipeline.training.controls import STRENGTHS, USUAL, Rows, control_logits, feature_choices, why_not
 from pipeline.training.correlation import RESAMPLES, pearson, rmse, spearman
@@ -39,7 +40,6 @@ OF_CLASSES = (
 )
 OF_SEQUENCES = ("pooling", "reverse_complement")
 IGNORED = -100  # label of tokens without a class
-UNREAD = "-.?_* "  # what stands for a letter without a call, the first that is no class
 BATCH = 256
 WORDS = {"spearman": "Spearman", "pearson": "Pearson", "r2": "R2", "rmse": "RMSE", "auroc": "AUROC"}
 WORDS |= {"auprc": "AUPRC", "mcc": "MCC", "accuracy": "accuracy", "f1": "macro F1"}
@@ -381,7 +381,7 @@ class Letters(Task):
         if len(self.names) < 2:
             raise UserError(f"targets: {config.data}: {config.targets[0]} has one class, {self.names[0]!r}")
         self.truth = {split: self._classes(split, each) for split, each in texts.items()}
-        self.unread = next(letter for letter in UNREAD if letter not in self.names)
+        self.unread = unread_mark(self.names)
 
     def _texts(self, split: str) -> list[str]:
         name, found = self.config.targets[0], []

@@ -6,9 +6,11 @@ from transformers.models.esm.modeling_esm import EsmContactPredictionHead
 
 from pipeline.attention.contacts import (
     average_product_correction,
+    mean_ranges,
     mutual_information,
     precision_at,
     random_precision,
+    score_ranges,
     scored_pairs,
     sequence_weights,
     symmetrise,
@@ -74,6 +76,29 @@ def test_unresolved_residues_count_neither_as_right_nor_as_length():
     assert np.isnan(precision_at(scores, contacts, known[:5, :5]))
     with pytest.raises(ValueError, match="not a number"):
         precision_at(np.full((10, 10), np.nan), contacts, known)
+
+
+def test_means_over_proteins_leave_out_what_is_not_defined():
+    rng = np.random.default_rng(0)
+    small, large = (np.ones((n, n), bool) for n in (20, 60))
+    proteins = []
+    for known in (small, large, large):
+        contacts = symmetrise(rng.random(known.shape)) > 1.7
+        proteins.append(score_ranges(symmetrise(rng.random(known.shape)) + contacts, contacts, known))
+    means = mean_ranges(proteins)
+    assert proteins[0]["long"] == dict.fromkeys(proteins[0]["long"]) | {"pairs": 0, "contacts": 0}
+    assert means["all"]["proteins"] == 3
+    assert means["long"]["proteins"] == 2
+    for name, found in means.items():
+        for key in ("at_l", "at_l5", "ceiling_at_l2", "auc"):
+            values = [p[name][key] for p in proteins if p[name][key] is not None]
+            assert found[key] == pytest.approx(np.mean(values))
+            low, high = found["intervals"][key]
+            assert min(values) <= low <= found[key] <= high <= max(values)
+        assert found["pairs"] == sum(p[name]["pairs"] for p in proteins)
+    one = mean_ranges(proteins[:1])["all"]
+    assert one["intervals"] == {}
+    assert one["at_l"] == proteins[0]["all"]["at_l"]
 
 
 def alignment(n=60, length=12, letters=5, seed=0):

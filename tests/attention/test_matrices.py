@@ -6,7 +6,7 @@ from Bio.Seq import Seq
 
 from pipeline.attention.matrices import LETTERS, Motif, Seed, correlation, grow
 from pipeline.attention.motif_files import best_hits
-from pipeline.attention.words import Word, enriched, false_discovery, high_regions
+from pipeline.attention.words import Word, enriched, false_discovery, held_words, high_regions
 
 BOXES = {"minus35": ("TTGACA", (82, 84, 78, 65, 54, 45)), "minus10": ("TATAAT", (80, 95, 45, 60, 50, 96))}
 WINDOW = 81
@@ -40,18 +40,14 @@ def make_windows(rng: np.random.Generator, count: int, planted: bool) -> tuple[l
     return sequences, scores
 
 
-def cut(sequences: list[str], regions: list[list[tuple[int, int]]]) -> list[list[str]]:
-    return [[s[a:b] for a, b in found] for s, found in zip(sequences, regions, strict=True)]
-
-
 def find_seeds(seed: int, planted: bool, count: int = 1000):
     rng = np.random.default_rng(seed)
     positives, scores = make_windows(rng, count, planted)
     negatives, negative_scores = make_windows(rng, count, planted=False)
     regions = [high_regions(s, 6) for s in scores]
-    words = enriched(
-        cut(positives, regions), cut(negatives, [high_regions(s, 6) for s in negative_scores]), 6
-    )
+    found = regions + [high_regions(s, 6) for s in negative_scores]
+    held = held_words(positives + negatives, found, 6)
+    words = enriched(held, np.arange(len(found)) < count, 6)
     q_values = false_discovery([w.p_value for w in words])
     return [Seed(w, q, "2.1") for w, q in zip(words, q_values, strict=True) if q < 0.01], positives, regions
 

@@ -6,7 +6,7 @@ from Bio import motifs as bio_motifs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.attention.motif_files import best_hits, read_motifs, write_meme
+from pipeline.attention.motif_files import best_hits, read_motifs, write_jaspar, write_meme
 from pipeline.errors import UserError
 
 RNG = np.random.default_rng(4)
@@ -81,6 +81,22 @@ def test_jaspar_as_biopython_reads_it(tmp_path, compressed):
     for motif, frequencies in zip(theirs, ours.values(), strict=True):
         counts = np.array([motif.counts[letter] for letter in "ACGT"]).T
         assert frequencies == pytest.approx(counts / counts.sum(axis=1, keepdims=True), abs=1e-12)
+
+
+def test_jaspar_counts_that_are_written_are_read_back(tmp_path):
+    counts = {
+        name: frequencies * 123.4
+        for name, frequencies in (("one", MOTIFS["one"]), ("two", MOTIFS["MA1.1 two"]))
+    }
+    write_jaspar(tmp_path / "m.jaspar", counts, {"one": "ACG", "two": "tt"})
+    back = read_motifs(tmp_path / "m.jaspar")
+    assert list(back) == ["one ACG", "two tt"]
+    with (tmp_path / "m.jaspar").open() as file:
+        theirs = list(bio_motifs.parse(file, "jaspar"))
+    for motif, own, count in zip(theirs, back.values(), counts.values(), strict=True):
+        read = np.array([motif.counts[letter] for letter in "ACGT"]).T
+        assert read == pytest.approx(count, abs=0.006)
+        assert own == pytest.approx(count / 123.4, abs=1e-4)
 
 
 def test_rows_of_jaspar_may_stand_in_any_order(tmp_path):

@@ -2,11 +2,19 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from Bio.Seq import Seq
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import fisher_exact
 
-from pipeline.attention.words import count_words, enriched, false_discovery, high_regions
+from pipeline.attention.words import (
+    enriched,
+    false_discovery,
+    held_words,
+    high_regions,
+    spell,
+    word_code,
+)
 
 SCORES = st.lists(st.one_of(st.floats(0, 10, allow_subnormal=False), st.just(float("nan"))), max_size=60)
 
@@ -72,32 +80,86 @@ def test_regions_are_ordered_disjoint_seen_and_long_enough(values, min_length):
     assert high_regions(scores * 4, min_length) == regions
 
 
-def test_a_word_counts_once_for_a_sequence_and_only_in_plain_bases():
-    counts = count_words([["ACGACG", "acg"], ["TACGN"], [], ["AC"]], 3)
-    assert counts == {"ACG": 2, "CGA": 1, "GAC": 1, "TAC": 1}
+# -- words
+
+
+def whole(texts: list[str]) -> list[list[tuple[int, int]]]:
+    return [[(0, len(text))] for text in texts]
+
+
+def slow_words(text: str, regions, k: int, both: bool) -> set[str]:
+    """Words by string slices and Biopython's reverse complement."""
+    found = set()
+    for start, stop in regions:
+        piece = text[start:stop].upper()
+        for i in range(len(piece) - k + 1):
+            word = piece[i : i + k]
+            if set(word) <= set("ACGT"):
+                found.add(min(word, str(Seq(word).reverse_complement())) if both else word)
+    return found
+
+
+def held_texts(held, k: int) -> list[set[str]]:
+    return [{spell(int(code), k) for code in np.flatnonzero(row)} for row in held.toarray()]
+
+
+@given(
+    st.lists(st.text("ACGTNacgt", max_size=20), min_size=1, max_size=6),
+    st.integers(1, 4),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_words_are_those_of_slices(texts, k, both, random):
+    regions = []
+    for text in texts:
+        ends = sorted(random.randint(0, len(text)) for _ in range(4))
+        regions.append([(ends[0], ends[1]), (ends[2], ends[3])])
+    held = held_words(texts, regions, k, both)
+    assert held.shape == (len(texts), 4**k)
+    expected = [slow_words(text, found, k, both) for text, found in zip(texts, regions, strict=True)]
+    assert held_texts(held, k) == expected
+    assert set(held.data.tolist()) <= {1}
+
+
+def test_a_word_is_spelt_as_its_code_says():
+    assert [spell(code, 2) for code in range(16)] == [a + b for a in "ACGT" for b in "ACGT"]
+    assert all(word_code(spell(code, 3)) == code for code in range(64))
 
 
 def test_p_values_are_fishers():
     rng = np.random.default_rng(3)
-    draw = lambda n: [["".join(rng.choice(list("ACGT"), 5))] for _ in range(n)]  # noqa: E731
-    words = enriched(draw(40), draw(70), 2)
+    texts = ["".join(rng.choice(list("ACGT"), 5)) for _ in range(110)]
+    positive_N = np.arange(110) < 40
+    words = enriched(held_words(texts, whole(texts), 2), positive_N, 2)
     assert len(words) == 16
     for w in words:
-        table = [[w.foreground_count, 40 - w.foreground_count], [w.background_count, 70 - w.background_count]]
+        own = [sum(w.word in text for text in texts[:40]), sum(w.word in text for text in texts[40:])]
+        assert [w.foreground_count, w.background_count] == own
+        table = [[own[0], 40 - own[0]], [own[1], 70 - own[1]]]
         assert w.p_value == pytest.approx(fisher_exact(table, alternative="greater").pvalue, rel=1e-9)
     assert [w.p_value for w in words] == sorted(w.p_value for w in words)
 
 
 def test_an_enriched_word_is_first_and_sizes_are_told():
-    words = enriched([["TATAAT"]] * 9 + [[]], [["GGGGGG"]] * 5 + [[]] * 15, 6)
+    texts = ["TATAAT"] * 9 + [""] + ["GGGGGG"] * 5 + [""] * 15
+    words = enriched(held_words(texts, whole(texts), 6), np.arange(30) < 10, 6)
     assert (words[0].word, words[0].foreground_count, words[0].background_count) == ("TATAAT", 9, 0)
     assert (words[0].n_foreground, words[0].n_background) == (10, 20)
-    assert words[1].p_value == 1.0
+    assert (words[1].word, words[1].p_value) == ("GGGGGG", 1.0)
 
 
-@pytest.mark.parametrize(("foreground", "background"), [([], []), ([[]], [[]]), ([["ACG"]], [["T"]])])
-def test_no_words_no_records(foreground, background):
-    assert enriched(foreground, background, 6) == []
+def test_chosen_words_are_tested_even_if_nobody_holds_them():
+    texts = ["TATAAT", "GGGGGG"]
+    words = enriched(held_words(texts, whole(texts), 6), np.array([True, False]), 6, ["CCCCCC", "TATAAT"])
+    assert [(w.word, w.foreground_count, w.p_value) for w in words] == [
+        ("TATAAT", 1, 0.5),
+        ("CCCCCC", 0, 1.0),
+    ]
+
+
+def test_no_words_no_records():
+    assert enriched(held_words([], [], 6), np.zeros(0, bool), 6) == []
+    assert enriched(held_words(["ACG"], [[(0, 3)]], 6), np.array([True]), 6) == []
 
 
 def slow_q(p_values: list[float], i: int) -> float:

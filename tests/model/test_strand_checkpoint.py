@@ -167,7 +167,7 @@ def test_a_stranger_can_read_attention(stranger):
 
 def test_a_checkpoint_carries_the_code_it_needs_and_no_more(stranger):
     root = stranger[0]
-    network = {"attention_strand.py", "configuration_strand.py", "modeling_strand.py"}
+    network = {f"{part}_strand.py" for part in ("attention", "configuration", "contacts", "modeling")}
     for name, expected in (
         ("kmer", {*network, "tokenization_strand.py"}),
         ("json", network),

@@ -200,8 +200,8 @@ def test_mmcif_chains_are_the_authors(write, name):
 
 def test_mmcif_without_sequence_record(write):
     structure = read_structure(write(CIF_ATOMS, "x.cif"), "L")
-    assert structure.sequence == "AAG"
-    assert structure.numbers == ["50", "53", "54"]
+    assert structure.sequence == "AXXAG"
+    assert structure.numbers == ["50", "", "", "53", "54"]
 
 
 def test_compressed_files(tmp_path):
@@ -257,3 +257,50 @@ def test_letters_outside_the_matrix_align(protein):
 def test_another_protein_is_refused(protein, other):
     with pytest.raises(UserError, match="does not match chain A"):
         align_to(other, protein)
+
+
+def test_numbers_tell_what_is_missing_where_the_chain_is_broken(write):
+    text = residue("ALA", 3) + residue("CYS", 7) + residue("ASP", 8) + residue("GLU", 60, x=3.8 * 9)
+    structure = read_structure(write(text))
+    assert structure.sequence == "AXXXCDE"
+    assert structure.numbers == ["3", "", "", "", "7", "8", "60"]
+    assert structure.resolved.tolist() == [True] + [False] * 3 + [True] * 3
+    _, known = contact_map(structure)
+    assert known.shape == (7, 7)
+    assert known.sum() == 16
+
+
+def test_what_is_not_plain_is_counted_and_said(write):
+    moving = atom(1, "CA", "ALA", "A", 1, (0, 0, 0), altloc="A", occupancy=0.3)
+    moving += atom(2, "CA", "ALA", "A", 1, (3, 0, 0), altloc="B", occupancy=0.7)
+    model = moving + residue("MSE", 2, record="HETATM") + residue("GLY", 4, cb=False)
+    text = f"MODEL        1\n{model}ENDMDL\nMODEL        2\n{model}ENDMDL\nEND\n"
+    structure = read_structure(write(text))
+    assert structure.sequence == "AMXG"
+    assert structure.counts == {"models": 2, "modified": 1, "alternatives": 1, "without_cb": 1}
+    told = structure.describe()
+    for words in ("chain A: 4 residues; 1 unresolved", "1 modified", "1 in alternative", "1 without C-beta"):
+        assert words in told
+    assert told.endswith("first of 2 models")
+    plain = read_structure(write(residue("ALA", 1) + residue("GLY", 2, cb=False)))
+    assert plain.describe() == "chain A: 2 residues"
+
+
+def test_both_names_of_a_chain_are_said(write):
+    structure = read_structure(write(CIF_ATOMS + CIF_SCHEME, "x.cif"), "L")
+    assert structure.describe().startswith("chain L (author), A (label): 5 residues; 2 unresolved")
+
+
+def test_mmcif_insertion_codes_are_the_authors(write):
+    atoms = CIF_ATOMS.replace("ALA A 1 4 ? 9.0", "ALA A 1 4 A 9.0").replace(" 53 L 1", " 50 L 1")
+    structure = read_structure(write(atoms, "x.cif"), "L")
+    assert structure.numbers == ["50", "50A", "54"]
+    assert structure.sequence == "AAG"
+
+
+def test_a_sequence_of_the_seen_residues_fits_around_the_missing_ones(write):
+    seen = [n for n in range(len(PROTEIN)) if n not in (15, 16, 17)]
+    structure = read_structure(write("".join(residue(seq3(PROTEIN[n]).upper(), n + 1) for n in seen)))
+    assert structure.sequence == PROTEIN[:15] + "XXX" + PROTEIN[18:]
+    assert align_to("".join(PROTEIN[n] for n in seen), structure).tolist() == seen
+    assert align_to(PROTEIN, structure).tolist() == list(range(len(PROTEIN)))

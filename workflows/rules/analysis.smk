@@ -36,6 +36,15 @@ use rule stage as motifs with:
         runtime=240,
 
 
+use rule stage as contact_head with:
+    wildcard_constraints:
+        name=names("contact-head"),
+    threads: 2
+    resources:
+        mem_mb=16000,
+        runtime=240,
+
+
 use rule stage as contacts with:
     wildcard_constraints:
         name=names("contacts"),
