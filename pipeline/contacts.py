@@ -5,8 +5,9 @@ checkpoint holds a contact regression; else they are label-free, with no known s
 """
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ SCORES = {
     "factored": "coupling norms of factored attention, average-product corrected",
     "strand": "attention, symmetrised, average-product corrected, mean of heads and layers",
     "fitted": "probability by the regression on attention that the checkpoint holds",
+    "jacobian": "categorical Jacobian, symmetrised, coupling norms, average-product corrected",
 }
 RELATED = 1e-3  # E-value
 
@@ -62,13 +64,23 @@ class Family:
         return len(self.rows) > 1 and len({len(row) for _, row in self.rows}) == 1
 
 
+@dataclass(frozen=True)
+class _Encoded:
+    """A row as a model reads it: its tokens, where residues are among them, and their columns (both (L,))."""
+
+    inputs: dict[str, Any]
+    residues: np.ndarray
+    columns: np.ndarray
+
+
 def run(config: ContactsConfig) -> Result:
     """Write contacts.tsv, contacts.rr, map.npz, map.png and metrics.json; of a structure also scripts.
 
     The map of a factored checkpoint is the family's; that of a strand checkpoint is what its contact
-    regression says or, where it has none, its attention, averaged over rows of the alignment, or of the query
-    alone if the data is no alignment. Beside it stand an untrained network of the same shape (without
-    regression), mutual information on the same alignment, and the share of contacts.
+    regression says or, where it has none, its attention; or, if that is asked for, its categorical Jacobian.
+    Each is a mean over rows of the alignment, or of the query alone if the data is no alignment. Beside it
+    stand an untrained network of the same shape (without regression), mutual information and mean-field
+    couplings of the same alignment, and the share of contacts.
 
     Raises:
         UserError: data, structure and checkpoint do not fit together, or the query is not there.
@@ -83,7 +95,7 @@ def run(config: ContactsConfig) -> Result:
 def _build(config: ContactsConfig, workspace: Workspace) -> None:
     family, truth, numbering = _read(config)
     model = _load_model(config.checkpoint)
-    kind = "factored" if _is_factored(model) else "fitted" if _is_fitted(model) else "strand"
+    kind = _kind(model, config)
     say(f"score: {SCORES[kind]}")
     maps = _maps(model, family, config, kind)
     predicted = maps["value"]
@@ -100,9 +112,25 @@ def _build(config: ContactsConfig, workspace: Workspace) -> None:
     _say_summary(family, metrics)
 
 
+def _kind(model, config: ContactsConfig) -> str:
+    """Return the key in SCORES of what the map is made of.
+
+    Raises:
+        UserError: the Jacobian of factored attention is asked for.
+    """
+    if model.config.model_type == "strand-factored":
+        if config.jacobian:
+            raise UserError("jacobian: is for the strand architecture; factored attention has couplings")
+        return "factored"
+    if config.jacobian:
+        return "jacobian"
+    return "fitted" if model.contact_head is not None and model.contact_head.fitted else "strand"
+
+
 def _maps(model, family: Family, config: ContactsConfig, kind: str) -> dict[str, np.ndarray | None]:
     """Return the scores (n, n) of the model and of its controls, by their names in metrics.json."""
     from pipeline.attention.contacts import average_product_correction, mutual_information, sequence_weights
+    from pipeline.attention.couplings import coupling_scores, mean_field
 
     label_free = "strand" if kind == "fitted" else kind
     maps: dict[str, np.ndarray | None] = {"value": _predict(model, family, config, kind)}
@@ -111,9 +139,10 @@ def _maps(model, family: Family, config: ContactsConfig, kind: str) -> dict[str,
         maps["label_free"] = _predict(model, family, config, label_free)
     maps["baseline"] = None
     if family.aligned:
-        codes_NC = _codes(family.rows)
-        information = mutual_information(codes_NC, sequence_weights(codes_NC))
-        maps["baseline"] = average_product_correction(information)[np.ix_(family.columns, family.columns)]
+        codes_NC, pairs = _codes(family.rows), np.ix_(family.columns, family.columns)
+        weights_N = sequence_weights(codes_NC)
+        maps["baseline"] = average_product_correction(mutual_information(codes_NC, weights_N))[pairs]
+        maps["mean_field"] = coupling_scores(mean_field(codes_NC, weights_N))[pairs]
     return maps
 
 
@@ -283,21 +312,11 @@ def _untrained(model, seed: int):
     return type(model)(model.config).eval()
 
 
-def _is_factored(model) -> bool:
-    return model.config.model_type == "strand-factored"
-
-
-def _is_fitted(model) -> bool:
-    """Tell whether the checkpoint holds a contact regression."""
-    return (
-        model.config.model_type == "strand" and model.contact_head is not None and model.contact_head.fitted
-    )
-
-
 def _predict(model, family: Family, config: ContactsConfig, kind: str) -> np.ndarray:
     """Return the model's scores between the query's residues, (n, n)."""
     if kind != "factored":
-        return _attention_map(model, family, config, kind)
+        read = _jacobian_map if kind == "jacobian" else partial(_attention_map, kind=kind)
+        return read(model, family, config)
     name, row = family.rows[family.query]
     if len(row) != model.config.num_columns:
         raise UserError(
@@ -307,48 +326,68 @@ def _predict(model, family: Family, config: ContactsConfig, kind: str) -> np.nda
     return model.predict_contacts().numpy()[np.ix_(family.columns, family.columns)]
 
 
-def _attention_map(model, family: Family, config: ContactsConfig, kind: str) -> np.ndarray:
-    """Average what attention says of single rows, read without gaps, in columns of the alignment."""
+def _sampled(model, family: Family, config: ContactsConfig, what: str) -> Iterator[_Encoded]:
+    """Yield the query and, of an alignment, as many other rows as are wanted, read without gaps."""
     from pipeline.tokens.vocabulary import load_tokenizer
 
-    tokenizer = load_tokenizer(config.checkpoint)
-    rows = [family.query]
+    tokenizer, rows = load_tokenizer(config.checkpoint), [family.query]
     if family.aligned:
         others = np.delete(np.arange(len(family.rows)), family.query)
         rng = np.random.default_rng(config.seed)
         rows += sorted(rng.permutation(others)[: config.max_sequences - 1].tolist())
+    for number in track(rows, len(rows), what):
+        name, row = family.rows[number]
+        encoded = tokenizer(row.replace(GAP, ""), return_tensors="pt", return_special_tokens_mask=True)
+        residues = np.flatnonzero(encoded.pop("special_tokens_mask")[0].numpy() == 0)
+        inputs = {key: encoded[key] for key in ("input_ids", "attention_mask")}
+        tokens, context = inputs["input_ids"].shape[1], model.config.max_position_embeddings
+        if tokens > context:
+            raise UserError(
+                f"record {name!r}: {tokens} tokens, but the model reads {context}; give a shorter one"
+            )
+        columns = np.flatnonzero(np.array(list(row)) != GAP)
+        assert len(residues) == len(columns), "the tokenizer does not give one token for each residue"
+        yield _Encoded(inputs, residues, columns)
+
+
+def _attention_map(model, family: Family, config: ContactsConfig, kind: str) -> np.ndarray:
+    """Average what attention says of single rows, in columns of the alignment."""
     width = len(family.rows[family.query][1])
     total, seen = np.zeros((width, width)), np.zeros((width, width))
-    for number in track(rows, len(rows), "attention"):
-        name, row = family.rows[number]
-        columns = np.flatnonzero(np.array(list(row)) != GAP)
-        pairs = np.ix_(columns, columns)
-        total[pairs] += _row_map(model, tokenizer, name, row.replace(GAP, ""), kind)
+    for row in _sampled(model, family, config, "attention"):
+        pairs = np.ix_(row.columns, row.columns)
+        total[pairs] += _row_map(model, row, kind)
         seen[pairs] += 1
     pairs = np.ix_(family.columns, family.columns)
     return total[pairs] / seen[pairs]
 
 
-def _row_map(model, tokenizer, name: str, sequence: str, kind: str) -> np.ndarray:
+def _row_map(model, row: _Encoded, kind: str) -> np.ndarray:
     """Return of one sequence the probabilities of contact, or the mean of all heads' corrected attention."""
-    import torch
-
     from pipeline.attention.maps import count_heads, weighted_maps
 
-    encoded = tokenizer(sequence, return_tensors="pt", return_special_tokens_mask=True)
-    residues = np.flatnonzero(encoded.pop("special_tokens_mask")[0].numpy() == 0)
-    tokens, context = encoded["input_ids"].shape[1], model.config.max_position_embeddings
-    if tokens > context:
-        raise UserError(
-            f"record {name!r}: {tokens} tokens, but the model reads {context}; give a shorter one"
-        )
-    assert len(residues) == len(sequence), "the tokenizer does not give one token for each residue"
-    inputs = {key: encoded[key] for key in ("input_ids", "attention_mask")}
     if kind == "fitted":
-        with torch.no_grad():
-            return model.predict_contacts(**inputs)[0].double().numpy()
+        return model.predict_contacts(**row.inputs)[0].double().numpy()
     heads = int(np.prod(count_heads(model)))
-    return weighted_maps(model, inputs, [residues], np.full(heads, 1 / heads))[0].astype(float)
+    return weighted_maps(model, row.inputs, [row.residues], np.full(heads, 1 / heads))[0].astype(float)
+
+
+def _jacobian_map(model, family: Family, config: ContactsConfig) -> np.ndarray:
+    """Return the coupling scores of the Jacobian, averaged over rows, of the columns that the query has."""
+    from pipeline.attention.couplings import coupling_scores
+    from pipeline.attention.jacobian import Row, logits_of, mean_jacobian
+    from pipeline.tokens.vocabulary import load_tokenizer
+
+    place_C = np.full(len(family.rows[family.query][1]), -1)
+    place_C[family.columns] = np.arange(len(family.columns))
+
+    def rows() -> Iterator[Row]:
+        for row in _sampled(model, family, config, "Jacobian"):
+            place_L = place_C[row.columns]
+            yield Row(row.inputs["input_ids"][0].numpy(), row.residues[place_L >= 0], place_L[place_L >= 0])
+
+    letters: Any = load_tokenizer(config.checkpoint).convert_tokens_to_ids(list(LETTERS))
+    return coupling_scores(mean_jacobian(logits_of(model), rows(), len(family.columns), letters))
 
 
 def _codes(rows: Iterable[tuple[str, str]]) -> np.ndarray:
@@ -388,7 +427,9 @@ def _say_summary(family: Family, metrics: dict[str, Any]) -> None:
             f"{family.name}: map of {len(family.columns)} residues; no structure or contacts to score it with"
         )
         return
-    baseline = f"mutual information {metrics['baseline']:.2f}, " if metrics["baseline"] is not None else ""
+    baseline = ""
+    if metrics["baseline"] is not None:
+        baseline = f"mutual information {metrics['baseline']:.2f}, mean field {metrics['mean_field']:.2f}, "
     if "label_free" in metrics:
         baseline += f"the heads' mean without regression {metrics['label_free']:.2f}, "
     say(

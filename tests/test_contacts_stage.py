@@ -55,8 +55,8 @@ def folder(tmp_path_factory):
     tokens = load_tokenizer(find_tokenizer("protein")).convert_tokens_to_ids(list(RESIDUES))
     shape = {"num_attention_heads": 2, "hidden_size": 8, "residue_token_ids": tokens}
     save(FactoredForMaskedLM(FactoredConfig(num_columns=C, **shape)), folder / "factored")
-    strand = StrandConfig(alphabet="protein", hidden_size=32, intermediate_size=32, num_hidden_layers=2)
-    save(StrandForMaskedLM(strand), folder / "strand")
+    shape = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "pad_token_id": 1}
+    save(StrandForMaskedLM(StrandConfig(alphabet="protein", **shape)), folder / "strand")
     save(StrandForMaskedLM(StrandConfig(hidden_size=32, num_hidden_layers=1)), folder / "dna")
     return folder
 
@@ -108,6 +108,7 @@ def test_factored_map_in_residues_of_the_row_like_the_structure(folder, tmp_path
     assert metrics["contacts"] == sum(best) > 0
     assert 0 <= metrics["untrained"] <= 1
     assert metrics["baseline"] == pytest.approx(baseline_precision(folder, columns, truth))
+    assert 0 <= metrics["mean_field"] <= 1
     assert (result.folder / "map.png").stat().st_size > 10_000
 
 
@@ -139,6 +140,47 @@ def test_strand_map_of_an_alignment_without_truth(folder, tmp_path):
     assert set(result.metrics()["contact_precision_at_l"].values()) == {None, 6}
 
 
+@pytest.mark.parametrize("data", ["single.fa", "family.fa"])
+def test_a_jacobian_is_a_mean_over_rows_in_the_columns_of_the_query(folder, tmp_path, data):
+    """Logits of every mutant, one by one; a pair of columns has the rows with residues in both."""
+    name = "alone" if data == "single.fa" else "row4"
+    result = run(
+        config(folder, tmp_path / "out", "strand", data, query=name, jacobian=True, max_sequences=10)
+    )
+    rows = [SEQUENCE] if data == "single.fa" else [
+        line for line in (folder / "family.fa").read_text().split() if line[0] != ">"
+    ]  # fmt: skip
+    columns = [c for c, letter in enumerate(SEQUENCE if data == "single.fa" else ROW) if letter != "-"]
+    tokenizer, letters = load_tokenizer(folder / "strand"), sorted(RESIDUES)
+    ids = tokenizer.convert_tokens_to_ids(letters)
+    model = StrandForMaskedLM.from_pretrained(folder / "strand").eval()
+
+    @torch.no_grad()
+    def read(texts):
+        return model(**tokenizer(texts, return_tensors="pt")).logits[:, 1:-1, ids].numpy()
+
+    total, seen = np.zeros((n, n, 20, 20)), np.zeros((n, n))
+    for row in rows:
+        text = row.replace("-", "")
+        place = {
+            i: columns.index(c) for i, c in enumerate(np.flatnonzero([a != "-" for a in row])) if c in columns
+        }
+        here = list(place.values())
+        seen[np.ix_(here, here)] += 1
+        for i, p in place.items():
+            change = read([text[:i] + a + text[i + 1 :] for a in letters]) - read([text])
+            total[p, here] += change[:, list(place)].transpose(1, 0, 2)
+    J = total / np.maximum(seen, 1)[..., None, None]
+    J = (J + J.transpose(1, 0, 3, 2)) / 2
+    J = J - J.mean(2, keepdims=True)
+    norms = np.sqrt(np.square(J - J.mean(3, keepdims=True)).sum((2, 3)))
+    np.fill_diagonal(norms, 0)
+    expected = norms - norms.sum(0) * norms.sum(1)[:, None] / norms.sum()
+    for row in read_table(result.folder):
+        assert float(row["score"]) == pytest.approx(expected[int(row["i"]) - 1, int(row["j"]) - 1], abs=2e-5)
+    assert "Jacobian" in result.manifest["counts"]["score"]
+
+
 def test_a_corpus_reads_as_its_fasta(folder, tmp_path):
     records = [text.split("\n") for text in (folder / "family.fa").read_text().strip(">\n").split("\n>")]
     columns = {"id": [r[0] for r in records], "start": [0] * 10, "sequence": [r[1] for r in records]}
@@ -156,6 +198,7 @@ def test_a_corpus_reads_as_its_fasta(folder, tmp_path):
     ("settings", "message"),
     [
         ({"query": "row99"}, "no record 'row99'"),
+        ({"jacobian": True}, "jacobian: is for the strand architecture; factored attention has couplings"),
         ({"data": "single.fa"}, f"record 'alone' has {n} columns.*alignment of {C}"),
         ({"query": "row0", "structure": "x.pdb.gz"}, "does not match chain A"),
         ({"structure": "x.pdb.gz", "chain": "B"}, "no chain 'B'"),
@@ -245,7 +288,7 @@ def test_rr_is_casps_format(folder, tmp_path):
 def test_ranges_ceiling_and_areas_are_reported(folder, tmp_path, capsys):
     metrics = run(config(folder, tmp_path / "out", structure=folder / "x.pdb.gz")).metrics()
     metric = metrics["contact_precision_at_l"]
-    assert set(metric["ranges"]) == {"value", "untrained", "baseline"}
+    assert set(metric["ranges"]) == {"value", "untrained", "baseline", "mean_field"}
     ranges = metric["ranges"]["value"]
     assert (
         ranges["all"]["pairs"]

@@ -178,7 +178,10 @@ class ContactsConfig(StageConfig):
     distance: Annotated[float, Field(gt=0)] = 8.0
     """largest C-beta distance of a contact, in angstrom"""
     max_sequences: Positive = 64
-    """rows of the data that attention is averaged over (strand architecture)"""
+    """rows of the data that attention, or the Jacobian, is averaged over (strand architecture)"""
+    jacobian: bool = False
+    """score by the categorical Jacobian, what every substitution does to the logits elsewhere, instead of
+    attention: 19 readings of a row for each of its residues (strand architecture)"""
 
 
 class ContactHeadConfig(StageConfig):
