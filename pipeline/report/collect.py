@@ -15,6 +15,9 @@ from pipeline.report.texts import kind_of, rule_out
 
 RESERVED = {"title", "simulated", "stages"}
 SCORE, OF_SEED = "score", "_seed_"
+MOTIF_TABLES = ("heads", "agreement", "pairs")
+NAMED = {"head", "motif", "first", "second", "orientation"}  # columns that hold names, also if they look else
+COUNTED = {"sites", "sequences", "spacing", "at_spacing"}
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,30 @@ def _entry(stage: FinishedStage) -> dict[str, Any]:
         "history": read_history(stage.folder / "metrics.jsonl"),
         "average_precision": _average_precision(stage),
         "motifs": stage.read("motifs.json"),
+        "motif_controls": stage.read("controls.json"),
+        "positions": stage.read("positions.json"),
+        **{name: read_rows(stage.folder / f"{name}.tsv") for name in MOTIF_TABLES if stage.kind == "motifs"},
     }
     return {key: value for key, value in entry.items() if value is not None}
+
+
+def read_rows(path: Path) -> list[dict[str, Any]] | None:
+    """Return the rows of a table of the motifs stage, numbers as floats; None for what is empty."""
+    if not path.is_file():
+        return None
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    return [
+        {key: _cell(path, line, key, text) for key, text in row.items()} for line, row in enumerate(rows, 2)
+    ]
+
+
+def _cell(path: Path, line: int, column: str, text: str | None) -> Any:
+    if not text or column in NAMED:
+        return text or None
+    if column in COUNTED and text.isdecimal():
+        return int(text)
+    return finite(_number(path, line, column, text))
 
 
 def read_history(path: Path) -> list[dict[str, float]] | None:
@@ -153,7 +178,7 @@ def _number(path: Path, line: int, column: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise UserError(
-            f"{path}: line {line}: {column} {text!r} is not a number; run finetune again"
+            f"{path}: line {line}: {column} {text!r} is not a number; run the stage that wrote it again"
         ) from None
 
 

@@ -1,6 +1,7 @@
 """The figures of the report, as bytes that are the same whenever the numbers are."""
 
 import io
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +44,7 @@ class Picture:
 
 
 def draw_figures(stage: FinishedStage, report: dict[str, Any]) -> dict[str, Picture]:
-    """Return a stage's pictures by name; a motif's logo has the motif's name after ``logo:``."""
+    """Return a stage's pictures by name; a motif's have its name after ``logo:`` and ``positions:``."""
     entry = next(entry for entry in report["stages"] if entry["name"] == stage.name)
     prefix = "Simulated data: " if report["simulated"] else ""
     pictures: dict[str, Picture] = {}
@@ -173,6 +174,7 @@ def _groups(groups: dict[str, dict[str, Any]], title: str) -> Picture:
 
 def _logos(stage: FinishedStage, motifs: list[dict[str, Any]], prefix: str) -> dict[str, Picture]:
     files = {path.stem: path for path in (stage.folder / "logos").glob("*.png")}
+    drawn = {path.stem: path for path in (stage.folder / "figures").glob("*.svg")}
     pictures = {}
     for motif in motifs:
         name = motif["name"]
@@ -180,4 +182,22 @@ def _logos(stage: FinishedStage, motifs: list[dict[str, Any]], prefix: str) -> d
             text = f"Sequence logo of {motif.get('consensus', name)}, height in bits."
             title = f"{prefix}logo of {name}"
             pictures[f"logo:{name}"] = _png(title, text, files[name].read_bytes(), bool(prefix))
+        if path := drawn.get(f"positions-{name}"):
+            text = f"How many sites of {name} begin at each position; shaded: where chance explains least."
+            content = stamp_svg(path.read_bytes()) if prefix else path.read_bytes()
+            title = f"{prefix}positions of {name}"
+            pictures[f"positions:{name}"] = Picture(title, text, "image/svg+xml", content)
     return pictures
+
+
+def stamp_svg(content: bytes, text: str = "SIMULATED DATA") -> bytes:
+    """Return an SVG of matplotlib's with a line of text above it, in its own units."""
+    tag = re.search(rb"<svg[^>]*>", content)
+    assert tag, "no SVG"
+    box = re.search(rb'viewBox="0 0 ([0-9.]+) ([0-9.]+)"', tag[0])
+    assert box, "matplotlib gives every picture a viewBox"
+    width, height = float(box[1]), float(box[2]) + STRIP
+    higher = tag[0].replace(box[0], f'viewBox="0 {-STRIP} {width:g} {height:g}"'.encode())
+    higher = re.sub(rb' height="[^"]*"', f' height="{height:g}pt"'.encode(), higher)
+    line = f'<text x="{width / 2:g}" y="{-STRIP / 3:.1f}" text-anchor="middle" font-size="10" fill="#7c2d12">'
+    return content.replace(tag[0], higher + f"{line}{text}</text>".encode(), 1)

@@ -1,9 +1,11 @@
 """Values and tables as HTML, everything escaped."""
 
 import base64
+import json
 from html import escape
 from typing import Any
 
+from pipeline.report.figures import Picture
 from pipeline.report.texts import is_number
 
 LEAST_DECIMAL = 0.001
@@ -34,10 +36,13 @@ def words(key: Any) -> str:
     return str(key).replace("_", " ")
 
 
-def table(head: list[str], rows: list[list[Any]], caption: str, kind: str = "grid") -> str:
+def table(
+    head: list[str], rows: list[list[Any]], caption: str, kind: str = "grid", sortable: bool = False
+) -> str:
     """Return a table whose first column holds the names of its rows; wide ones scroll.
 
-    Columns of numbers are aligned to the right; ``kind`` is the table's class.
+    Columns of numbers are aligned to the right; ``kind`` is the table's class. The page's script lets a
+    sortable one be sorted by any column; its cells hold their numbers with all digits for that.
     """
     right = [' class="number"' if _numeric(rows, n) else "" for n in range(len(head))]
     columns = "".join(
@@ -45,15 +50,22 @@ def table(head: list[str], rows: list[list[Any]], caption: str, kind: str = "gri
     )
     body = "".join(
         f'<tr><th scope="row">{escape(shown(row[0]))}</th>'
-        + "".join(f"<td{right[n]}>{escape(shown(value))}</td>" for n, value in enumerate(row[1:], 1))
+        + "".join(
+            f"<td{right[n]}{_digits(value) if sortable else ''}>{escape(shown(value))}</td>"
+            for n, value in enumerate(row[1:], 1)
+        )
         + "</tr>"
         for row in rows
     )
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}">'
-        f'<table class="{kind}"><caption>{escape(caption)}</caption><thead><tr>{columns}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
+        f'<table class="{kind}{" sortable" if sortable else ""}"><caption>{escape(caption)}</caption>'
+        f"<thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>"
     )
+
+
+def _digits(value: Any) -> str:
+    return f' data-value="{value!r}"' if is_number(value) else ""
 
 
 def _numeric(rows: list[list[Any]], column: int) -> bool:
@@ -107,3 +119,20 @@ def image(content: bytes, media_type: str, text: str) -> str:
     """Return an image that lies inside the page."""
     data = base64.b64encode(content).decode("ascii")
     return f'<img src="data:{media_type};base64,{data}" alt="{escape(text)}">'
+
+
+def figure(picture: Picture) -> str:
+    """Return a picture with its title and what it shows in words."""
+    kind = ' class="wide"' if picture.wide else ""
+    content = image(picture.content, picture.media_type, picture.title)
+    title = picture.title[:1].upper() + picture.title[1:]
+    caption = f"<strong>{escape(title)}.</strong> {escape(picture.text)}"
+    return f"<figure{kind}><div>{content}</div><figcaption>{caption}</figcaption></figure>"
+
+
+def data_block(content: Any) -> str:
+    """Return JSON for the page's script; no text in it can end the block or begin another."""
+    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    for letter in "<>&":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return f'<script type="application/json">{text}</script>'

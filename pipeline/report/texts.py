@@ -11,14 +11,24 @@ GROUPS_NOTE = (
 )
 CONTROLS = ("untrained", "baseline", "random")
 SIGNIFICANT = 3.0
+FEW_RUNS = 0.1  # share of a control's runs that may give a motif
 CRITERION = (
     "A claim is ruled out if the run is better than the control by more than three standard errors of the "
     "difference, the two taken as independent; where no error is known, if it is better at all."
+)
+INTERVAL_CRITERION = (
+    "A claim is ruled out if 95 % of the means of resampled proteins are better than the control on the same "
+    "proteins."
+)
+MOTIF_CRITERION = (
+    "The same search was run on each control. A claim is ruled out if the control gives fewer motifs, and, "
+    "where there is nothing to find, one at most in every ten runs."
 )
 MEANINGS = {
     "bits": "Mean surprise at a hidden letter of the test text, in bits. Lower is better.",
     "auroc": "Chance that a test sequence of the class scores above one of the rest. Higher is better.",
     "motifs": "Expected motifs among those read from the attention of the classifier. Higher is better.",
+    "found": "Motifs read from the attention of the classifier, tested on sequences they were not found in.",
     "contacts": "Share of true contacts among the L best pairs; L is the protein's length. Higher is better.",
     "other": "",
 }
@@ -34,11 +44,14 @@ NAMES = {
         "random": "coin",
         "optimum": "best possible",
     },
-    "motifs": {"untrained": "untrained control"},
+    "motifs": {"untrained": "untrained control", "no_attention": "no attention"},
+    "found": {"untrained": "untrained control", "no_attention": "no attention"},
     "contacts": {
         "untrained": "untrained network",
         "baseline": "mutual information",
         "random": "random pairs",
+        "label_free": "mean of heads, no regression",
+        "separation": "separation alone",
     },
     "other": {},
 }
@@ -82,7 +95,22 @@ RIVALS = {
             "counting pairs of letters is enough",
         ),
         "random": ("The share of contacts among all pairs scored.", "the result is luck"),
+        "label_free": (
+            "The mean of all heads' corrected attention, without a regression.",
+            "attention shows contacts as well without being fitted to structures",
+        ),
+        "separation": (
+            "A regression on |i - j| alone, fitted to the same structures.",
+            "knowing that residues near in sequence touch more often is enough",
+        ),
     },
+}
+MOTIF_CLAIMS = {
+    "untrained": "the search finds motifs whatever the network has learnt",
+    "shuffled_positives": "the composition of bases and of neighbouring bases is enough",
+    "permuted_labels": "the search finds motifs where the labels say nothing",
+    "random_regions": "any regions at these places give motifs, wherever attention lies",
+    "no_attention": "plain enrichment in whole sequences gives as many without attention",
 }
 GROUPS = {
     "minus10_only": "a -10 box alone is enough",
@@ -94,11 +122,12 @@ GROUPS = {
 
 
 def kind_of(key: str) -> str:
-    """Return what a metric measures: bits, auroc, motifs, contacts or other."""
+    """Return what a metric measures: bits, auroc, motifs (expected), found (motifs), contacts or other."""
     patterns = {
         "bits": r"^bits_per_",
         "auroc": r"_auroc(:|$)",
         "motifs": r"^motifs_recovered(:|$)",
+        "found": r"^motifs_found(:|$)",
         "contacts": r"^contact_precision",
     }
     return next((kind for kind, pattern in patterns.items() if re.search(pattern, key)), "other")
@@ -116,7 +145,7 @@ def label_of(key: str) -> str:
 def control_name(key: str, control: str) -> str:
     """Return what a control of a metric is called on the page."""
     residues = "residue" in key and control == "random"
-    return "residue composition" if residues else NAMES[kind_of(key)].get(control, control)
+    return "residue composition" if residues else NAMES[kind_of(key)].get(control, control.replace("_", " "))
 
 
 def standard_error(kind: str, metric: dict[str, Any], value: float) -> float | None:
@@ -145,19 +174,25 @@ def rule_out(key: str, metric: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what each control of a metric rules out.
 
     A simpler explanation is ruled out if the result is better than its control by more than three standard
-    errors of the difference, the two taken as independent (where no error is known: if it is better).
+    errors of the difference, the two taken as independent (where no error is known: if it is better). Where
+    proteins were resampled, it is ruled out if the interval of the difference is above 0; of motifs, as
+    `MOTIF_CRITERION` says.
 
     Returns:
         for each control and each group of negatives: ``control``, ``difference`` (positive: the result is
-        better), its ``standard_error`` or None, ``ruled_out``, and in words ``about`` and ``claim``.
+        better), its ``standard_error`` and ``interval`` or None, ``ruled_out``, and in words ``about`` and
+        ``claim``.
     """
     kind, value = kind_of(key), metric.get("value")
     if not is_number(value):
         return []
-    found = []
+    if kind in ("motifs", "found") and isinstance(runs := metric.get("controls"), dict):
+        return [_searched(kind, value, name, run) for name, run in runs.items() if name in MOTIF_CLAIMS]
+    found = [_paired(name, above) for name, above in (metric.get("above") or {}).items()]
+    compared = [each["control"] for each in found]
     for control in CONTROLS:
         other = metric.get(control)
-        if control in RIVALS.get(kind, {}) and is_number(other):
+        if control not in compared and control in RIVALS.get(kind, {}) and is_number(other):
             errors = [standard_error(kind, metric, value), standard_error(kind, metric, other)]
             if kind == "contacts" and control == "random":
                 errors[1] = 0.0  # counted over all pairs
@@ -165,6 +200,29 @@ def rule_out(key: str, metric: dict[str, Any]) -> list[dict[str, Any]]:
             about, claim = RIVALS[kind][control]
             found.append(_verdict(control, sign * (value - other), errors, about, claim))
     return found + [_group(name, group, metric) for name, group in _groups(metric)]
+
+
+def _searched(kind: str, value: float, name: str, run: dict[str, Any]) -> dict[str, Any]:
+    """Compare motifs with those of the same search on a control; of several runs with the mean of found ones,
+    or with the most expected ones that a run recovered.
+    """
+    from pipeline.attention.controls import ABOUT
+
+    gave = run["recovered"] if kind == "motifs" else run["motifs"] / run["runs"]
+    about = f"{ABOUT[name][0].upper()}{ABOUT[name][1:]}."
+    if run["runs"] > 1:
+        about += f" Motifs in {run['runs_with_motifs']} of {run['runs']} runs."
+    verdict = _verdict(name, value - gave, [None], about, MOTIF_CLAIMS[name])
+    seldom = name == "no_attention" or run["runs_with_motifs"] <= FEW_RUNS * run["runs"]
+    return verdict | {"ruled_out": value > gave and seldom}
+
+
+def _paired(name: str, above: dict[str, Any]) -> dict[str, Any]:
+    """Say of a difference over the same proteins whether its interval is above 0."""
+    about, claim = RIVALS["contacts"][name]
+    verdict = _verdict(name, above["difference"], [None], about, claim)
+    interval = above["interval"]
+    return verdict | {"interval": interval, "ruled_out": bool(interval) and interval[0] > 0}
 
 
 def _groups(metric: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -190,6 +248,7 @@ def _verdict(
         "control": control,
         "difference": difference,
         "standard_error": error,
+        "interval": None,
         "ruled_out": difference > SIGNIFICANT * (error or 0.0),
         "about": about,
         "claim": claim,
