@@ -5,6 +5,7 @@ checkpoint holds a contact regression; else they are label-free, with no known s
 """
 
 import csv
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -297,8 +298,13 @@ def _load_model(checkpoint: Path):
 
     if not (checkpoint / "config.json").is_file():
         raise UserError(f"{checkpoint}: no config.json in it; give a checkpoint written by pretrain")
+    kind = json.loads((checkpoint / "config.json").read_text()).get("model_type")
+    if kind not in ("strand", "strand-factored"):
+        raise UserError(f"{checkpoint}: a {kind} model; give a checkpoint written by pretrain or convert")
     logging.disable_progress_bar()
-    model = AutoModelForMaskedLM.from_pretrained(checkpoint.absolute(), local_files_only=True)
+    model = AutoModelForMaskedLM.from_pretrained(
+        checkpoint.absolute(), local_files_only=True, trust_remote_code=False
+    )
     if getattr(model.config, "alphabet", "protein") != "protein":
         raise UserError(f"{checkpoint}: a model of {model.config.alphabet}; contacts need a protein model")
     return model.eval()

@@ -133,6 +133,11 @@ def test_a_motif_stands_beside_its_evidence(find, tmp_path):
     held = np.load(folder / "examples.npz")
     assert held["attention"].shape == (2, 12, 40)
     assert held["effect"].shape == (12, 40)
+    assert held["motifs"].tolist() == [each["name"] for each in motifs]
+    marked = held["sites"][held["sites"][:, 1] == 0]
+    assert sorted(marked[:, 0]) == list(range(12))  # every promoter has the first motif
+    words = [str(held["sequences"][i])[a:b] for i, _, a, b, _ in marked]
+    assert pd.Series(words).value_counts().index[0] == best["consensus"]
     inside = held["effect"][:, 20:26].mean()
     assert inside > 5 * abs(held["effect"][:, :15].mean())
     assert not list(folder.glob("*.bedgraph"))  # these rows have no place in a genome

@@ -1,7 +1,7 @@
 """Mutagenesis beside the motifs and heads of a classifier: which of them it needs."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,8 @@ class Mutated:
     """by motif"""
     agreement: dict[str, Agreement]
     """by head"""
+    sites: dict[str, Sites]
+    """by motif, the best sites of these rows"""
 
 
 def mutate(
@@ -65,16 +67,21 @@ def mutate(
     changes = classifier_changes(model, codec, some.sequences, positive, batch_size)
     effects = [position_effects(change) for change in track(changes, len(chosen), "mutagenesis")]
     attention = {head: [found[i] for i in chosen.tolist()] for head, found in scores.items()}
-    places = {name: [each.regions[i] for i in chosen.tolist()] for name, each in sites.items()}
+    own = {
+        name: replace(each, start=each.start[chosen], strand=each.strand[chosen])
+        for name, each in sites.items()
+    }
+    places = {name: each.regions for name, each in own.items()}
     supported = support(places, effects, seed) if places else {}
-    return Mutated(some, effects, attention, supported, agreement(attention, effects, seed))
+    return Mutated(some, effects, attention, supported, agreement(attention, effects, seed), own)
 
 
 def write_mutated(folder: Path, mutated: Mutated) -> None:
     """Write agreement.tsv, examples.npz and, for rows with a place in a genome, bedGraph files of effects.
 
     examples.npz has ``ids`` and ``sequences`` (N,), ``heads`` (H,), ``effect`` (N, L) and ``attention``
-    (H, N, L), not a number behind the end of a sequence and where nothing is known.
+    (H, N, L), not a number behind the end of a sequence and where nothing is known. ``motifs`` (M,) and
+    ``sites`` (S, 5) say where motifs lie: sequence, motif, first base, end, strand.
     """
     import pandas as pd
 
@@ -88,6 +95,8 @@ def write_mutated(folder: Path, mutated: Mutated) -> None:
         "heads": np.array(list(mutated.attention), "U"),
         "effect": _padded(mutated.effects, size),
         "attention": np.array(attention),
+        "motifs": np.array(list(mutated.sites), "U"),
+        "sites": _marked(list(mutated.sites.values())),
     }
     np.savez_compressed(folder / "examples.npz", **arrays)
     frames = [frame if frame.genomic and not frame.gaps else None for frame in mutated.rows.frames]
@@ -95,6 +104,16 @@ def write_mutated(folder: Path, mutated: Mutated) -> None:
     lengths = [len(text) for text in mutated.rows.sequences]
     whole = [p if p and p.end - p.start == n else None for p, n in zip(places, lengths, strict=True)]
     write_effects(folder, whole, mutated.effects)
+
+
+def _marked(sites: list[Sites]) -> np.ndarray:
+    """Return (S, 5): number of the sequence and of the motif, first base, end, strand of every site."""
+    rows = [
+        (i, number, int(each.start[i]), int(each.start[i]) + each.width, int(each.strand[i]))
+        for number, each in enumerate(sites)
+        for i in np.flatnonzero(each.found).tolist()
+    ]
+    return np.array(rows, np.int64).reshape(-1, 5)
 
 
 def _padded(values: list[np.ndarray], size: int) -> np.ndarray:

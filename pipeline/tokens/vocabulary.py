@@ -204,4 +204,4 @@ def load_tokenizer(folder: Path, **changes: Any):
 
     import pipeline.model  # noqa: F401  registers our classes
 
-    return AutoTokenizer.from_pretrained(folder.absolute(), **changes)
+    return AutoTokenizer.from_pretrained(folder.absolute(), trust_remote_code=False, **changes)

@@ -341,7 +341,7 @@ def test_our_commands_use_our_code_and_not_that_of_a_checkpoint(command, name):
     assert command(name, ours=True) == (2 if name in NEVER else 0, False)
 
 
-@pytest.mark.parametrize("name", sorted(QUICK.keys() - {"contacts", "tokenize"}))
+@pytest.mark.parametrize("name", sorted(QUICK.keys() - {"tokenize"}))
 def test_our_commands_refuse_networks_that_only_their_own_code_knows(command, name, capsys):
     assert command(name, ours=False) == (2, False)
     assert capsys.readouterr().err.splitlines()[-1].startswith("strandlm: error: ")
