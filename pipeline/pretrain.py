@@ -139,6 +139,7 @@ def _train(config: PretrainConfig, text: Text, folder: Path, counts: dict[str, A
     from pipeline.training.checkpoints import enough_disk
     from pipeline.training.loop import Run, train
     from pipeline.training.network import make_config, make_model
+    from pipeline.training.objective import AlignedObjective
     from pipeline.training.plan import steps
     from pipeline.training.scores import Scores
     from pipeline.training.sharding import whole_model
@@ -157,8 +158,8 @@ def _train(config: PretrainConfig, text: Text, folder: Path, counts: dict[str, A
     plan = steps(text.lengths, window, config.tokens_per_step, strands, config.seed, **reading)
     split = joined([splits["train"] for splits in text.sets.values()])
     objective = _make_objective(config, split, text.codec, packed)
-    if text.columns:
-        model.config.coupling_decay = config.model.coupling_decay * (text.columns - 1) / objective.weight
+    if isinstance(objective, AlignedObjective):
+        model.config.coupling_decay = config.model.coupling_decay * (window - 1) / objective.weight
     scores = {name: Scores(config, splits, text.codec) for name, splits in text.sets.items()}
     validate, spans = partial(_validate, scores, text.shares), partial(_spans, split)
     settings = _settings(config)
