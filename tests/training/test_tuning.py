@@ -27,7 +27,7 @@ from pipeline.training.initialise import fresh
 
 NAMES = ["background", "promoter"]
 CLASSIFIER = "classifier.weight"
-SOURCES = {f"{name}_strand.py" for name in ("attention", "configuration", "modeling")}
+SOURCES = {f"{name}_strand.py" for name in ("attention", "configuration", "contacts", "modeling")}
 WORD = "TATAAA"
 METHODS = {
     "head": {"adapt": "head"},
