@@ -131,6 +131,12 @@ def _mutated(
 # -- what is said and written
 
 
+def _say_what_is_found(found: "Discovery") -> None:
+    motifs = ", ".join(motif.consensus for motif in found.motifs) or "none"
+    words = f"{found.significant} of {len(found.tested)} words enriched"
+    say(f"attention: {words}; {len(found.motifs)} motifs: {motifs}")
+
+
 def _say_what_attention_adds(found: "Discovery", controls: dict[str, "list[Discovery]"]) -> None:
     from pipeline.attention.known import same_in
 
@@ -165,15 +171,15 @@ def _write(
     workspace.write_json("metrics.json", known.metrics(found, hits, beside))
 
 
-def _build(config: MotifsConfig, workspace: Workspace) -> None:
-    from pipeline.attention.discovery import discover
-    from pipeline.attention.findings import Measure, examine
+def _open(config: MotifsConfig):
+    """Return the classifier, what reads its attention, and the rows of both halves with the positive class.
+
+    Raises:
+        UserError: they do not go together.
+    """
     from pipeline.attention.heads import Reader, chosen_heads
-    from pipeline.attention.mutated import write_mutated
-    from pipeline.report.motif_folder import draw_findings, write_findings, write_motifs, write_words
     from pipeline.training.classifier import check_lengths, load_classifier
 
-    known = _known(config)
     model, codec = load_classifier(config.checkpoint)
     if codec.alphabet != "dna":
         raise UserError(f"checkpoint: {config.checkpoint} reads {codec.alphabet}; motifs are sought in DNA")
@@ -182,15 +188,23 @@ def _build(config: MotifsConfig, workspace: Workspace) -> None:
     check_alphabet(config.data, codec.alphabet, config.checkpoint)
     records = [*zip(first.ids, first.sequences, strict=True), *zip(second.ids, second.sequences, strict=True)]
     check_lengths(records, codec, model.config.max_position_embeddings)
+    return model, read, first, second, name
 
+
+def _build(config: MotifsConfig, workspace: Workspace) -> None:
+    from pipeline.attention.discovery import discover
+    from pipeline.attention.findings import Measure, examine
+    from pipeline.attention.mutated import write_mutated
+    from pipeline.report.motif_folder import draw_findings, write_findings, write_motifs, write_words
+
+    known = _known(config)
+    model, read, first, second, name = _open(config)
     scores = [read(model, rows.sequences) for rows in (first, second)]
     halves = _half(first, scores[0], config), _half(second, scores[1], config)
     found = discover(*halves, _search(config))
-    motifs = ", ".join(motif.consensus for motif in found.motifs) or "none"
-    words = f"{found.significant} of {len(found.tested)} words enriched"
-    say(f"attention: {words}; {len(found.motifs)} motifs: {motifs}")
+    _say_what_is_found(found)
     control = _controls(config, model, read, halves)
-    controls = {name: control.run(name) for name in dict.fromkeys(config.controls)}
+    controls = {which: control.run(which) for which in dict.fromkeys(config.controls)}
     _say_what_attention_adds(found, controls)
 
     origin, where = _origin(model, second)
@@ -202,21 +216,20 @@ def _build(config: MotifsConfig, workspace: Workspace) -> None:
     folder = workspace.path
     write_motifs(folder, found.motifs, config.strands == "both")
     write_words(folder, found)
-    instances = write_findings(folder, findings, (first, second), where)
+    _count(workspace, found, (first, second))
+    workspace.counts["instances"] = write_findings(folder, findings, (first, second), where)
     draw_findings(folder, findings, where, config.max_spacing)
     if mutated:
         write_mutated(folder, mutated)
     # The comparison with known motifs comes last: it sets the number of threads, torch's too.
     _write(workspace, known, found, findings, controls, mutated)
-    sizes = {"found_on": first.positive, "tested_on": second.positive}
-    workspace.counts |= {
-        key: {"positives": int(kind.sum()), "others": int((~kind).sum())} for key, kind in sizes.items()
-    }
-    workspace.counts |= {
-        "words_tested": len(found.tested),
-        "motifs": len(found.motifs),
-        "instances": instances,
-    }
+
+
+def _count(workspace: Workspace, found: "Discovery", halves: tuple["Rows", "Rows"]) -> None:
+    for key, rows in zip(("found_on", "tested_on"), halves, strict=True):
+        kinds = {"positives": rows.positive, "others": ~rows.positive}
+        workspace.counts[key] = {kind: int(which.sum()) for kind, which in kinds.items()}
+    workspace.counts |= {"words_tested": len(found.tested), "motifs": len(found.motifs)}
 
 
 def run(config: MotifsConfig) -> Result:
