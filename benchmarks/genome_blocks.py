@@ -24,6 +24,7 @@ from small_models import language_model, tokens_of
 
 from pipeline import finetune, negatives, prepare
 from pipeline.artifacts import write_json
+from pipeline.attention.words import encode_text
 from pipeline.config import FinetuneConfig, NegativesConfig, PredictConfig, PrepareConfig
 from pipeline.sequences.annotation import read_annotation
 from pipeline.sequences.calls import Axis, Scored, threshold_at
@@ -38,6 +39,8 @@ from pipeline.training.genome_scan import NULL, OURS, GenomeScan, open_scan
 from pipeline.training.scan import unread
 from pipeline.training.site_agreement import compare
 from pipeline.training.site_calls import collect, null_maxima
+from pipeline.worlds import BASES
+from pipeline.worlds.promoters import CONSENSUS, CONSERVATION
 
 BLOCKS, EVERY, FIRST = 20, 7, 3  # of the genome; every seventh is withheld, from the fourth on
 OFFSET, SHARED = (
@@ -45,12 +48,8 @@ OFFSET, SHARED = (
     30,
 )  # bases before the start in a window; bases that no training window shares with a block
 RATE = 0.1  # false calls per kilobase at which the strand of calls is compared
-# Bases of sigma 70's boxes: how often the consensus letter of each column is there, in per cent
-# (Hawley and McClure 1983, doi:10.1093/nar/11.8.2237); the other letters share the rest.
-BOXES = {"TTGACA": (82, 84, 78, 65, 54, 45), "TATAAT": (80, 95, 45, 60, 50, 96)}
 SPACERS = (15, 16, 17, 18, 19)  # bases between the boxes
 TEN_BOX = range(-15, -8)  # where the second box may begin, the start being 0
-LETTERS = "ACGT"
 
 
 # -- what is withheld
@@ -159,9 +158,9 @@ class Matrices:
     """Log-odds of aligned starts: each class's weight matrix, the negatives' taken from the positives'."""
 
     def __init__(self, positives: list[str], others: list[str]):
-        codes = [letter_codes(text.encode()) for text in positives + others]
+        codes = [encode_text(text) for text in positives + others]
         labels_N = np.repeat([1, 0], [len(positives), len(others)])
-        self.size, self._score = len(codes[0]), weight_matrices(Rows(codes, labels_N), len(LETTERS))
+        self.size, self._score = len(codes[0]), weight_matrices(Rows(codes, labels_N), len(BASES))
 
     def __call__(self, letters: bytes, start_N: np.ndarray) -> np.ndarray:
         return both_strands(letters, start_N, self.size, self._read)
@@ -176,7 +175,7 @@ class Boxes:
 
     def __init__(self, size: int, gc_share: float):
         base = np.array([1 - gc_share, gc_share, gc_share, 1 - gc_share]) / 2
-        self.size, self._tables = size, [box_table(text, base) for text in BOXES]
+        self.size, self._tables = size, [box_table(name, base) for name in CONSENSUS]
 
     def __call__(self, letters: bytes, start_N: np.ndarray) -> np.ndarray:
         return both_strands(letters, start_N, self.size, self._read)
@@ -190,26 +189,22 @@ class Boxes:
         return np.max(pairs, 0)
 
 
-def box_table(consensus: str, base: np.ndarray) -> np.ndarray:
-    """Return the log-odds (6, 5) of letters at the columns of a box; other letters have 0."""
+def box_table(name: str, base: np.ndarray) -> np.ndarray:
+    """Return the log-odds (6, 5) of letters at the columns of a box; other letters have 0.
+
+    Its consensus letters are as frequent as in real promoters; the other letters share the rest alike.
+    """
     table = np.zeros((6, 5))
-    for column, (letter, percent) in enumerate(zip(consensus, BOXES[consensus], strict=True)):
-        share = np.full(4, (100 - percent) / 300)
-        share[LETTERS.index(letter)] = percent / 100
+    for column, (letter, kept) in enumerate(zip(CONSENSUS[name], CONSERVATION[name], strict=True)):
+        share = np.full(4, (1 - kept) / 3)
+        share[BASES.index(letter)] = kept
         table[column, :4] = np.log(share / base)
     return table
 
 
-def letter_codes(letters: bytes) -> np.ndarray:
-    """Return A, C, G, T as 0 to 3, all others as 4."""
-    table = np.full(256, 4, np.uint8)
-    table[list(LETTERS.encode())] = range(4)
-    return table[np.frombuffer(letters, np.uint8)]
-
-
 def both_strands(letters: bytes, start_N: np.ndarray, size: int, read) -> np.ndarray:
     """Return the scores (2, N) of windows and of their reverse complements, NaN where letters are others."""
-    code_L = letter_codes(letters)
+    code_L = encode_text(letters.decode())
     other_L = np.where(code_L > 3, code_L, 3 - code_L)[::-1]
     known_N = ~unread(code_L, start_N, size)
     scores_2N = np.full((2, len(start_N)), np.nan, np.float32)

@@ -130,8 +130,8 @@ def regions_of(sites: Sequence[tuple[int, int]], width: int, number: int) -> lis
     return regions
 
 
-def _rows(values: Sequence[np.ndarray]) -> np.ndarray:
-    """Return sequences as rows (N, L)."""
+def as_rows(values: Sequence[np.ndarray]) -> np.ndarray:
+    """Return values of sequences as rows (N, L), not a number behind the end of a sequence."""
     value_NL = np.full((len(values), max(map(len, values), default=0)), np.nan)
     for row_L, value_L in zip(value_NL, values, strict=True):
         row_L[: len(value_L)] = value_L
@@ -220,7 +220,7 @@ def site_auroc(
     found, number = {}, sum(map(len, sites))
     for head, scores in attention.items():
         relative = [score_L / np.nanmean(score_L) for score_L in scores]
-        strata = _at_positions(_rows(relative), sites, sites if taken is None else taken)
+        strata = _at_positions(as_rows(relative), sites, sites if taken is None else taken)
         n = sum(len(stratum.inside) for stratum in strata)
         above = sum(_above(stratum.inside, stratum.controls) for stratum in strata)
         found[head] = SiteArea(above / n if n else np.nan, n, number - n)
@@ -308,7 +308,7 @@ def support(
         permutations: how many.
         level: q-value below which a motif is supported.
     """
-    value_NL = _rows(effects)
+    value_NL = as_rows(effects)
     tested = [
         _tested(value_NL, sites, generator(DRAWS, seed, number), permutations)
         for number, sites in enumerate(motifs.values())

@@ -14,7 +14,7 @@ from pipeline.attention.halves import Rows
 from pipeline.attention.heads import Reading, Scores, head_table
 from pipeline.attention.instances import Positions, Sites, Windows, best_sites, positions, scan
 from pipeline.attention.matrices import Motif
-from pipeline.attention.pairs import Pair, Spacing, find_pairs
+from pipeline.attention.pairs import Pair, Spacing, find_pairs, together
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,9 @@ def examine(
 
 
 def _enrichment(found_N: np.ndarray, positive_N: np.ndarray) -> Enrichment:
-    from scipy.stats import hypergeom
-
     a, b = int((found_N & positive_N).sum()), int((found_N & ~positive_N).sum())
     n, m = int(positive_N.sum()), int((~positive_N).sum())
-    odds = (a + 0.5) * (m - b + 0.5) / ((b + 0.5) * (n - a + 0.5))
-    return Enrichment(a, n, b, m, odds, float(hypergeom.sf(a - 1, n + m, n, a + b)))
+    return Enrichment(a, n, b, m, *together(found_N, positive_N))
 
 
 def summary(findings: Findings, motif: Motif) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.attention.evidence import Agreement, Support, agreement, support
+from pipeline.attention.evidence import Agreement, Support, agreement, as_rows, support
 from pipeline.attention.halves import Rows
 from pipeline.attention.heads import Scores
 from pipeline.attention.instances import Sites
@@ -87,14 +87,13 @@ def write_mutated(folder: Path, mutated: Mutated) -> None:
 
     rows = [{"head": head, **asdict(each)} for head, each in mutated.agreement.items()]
     pd.DataFrame(rows).to_csv(folder / "agreement.tsv", sep="\t", index=False, float_format="%.6g")
-    size = max(map(len, mutated.effects))
-    attention = [_padded(found, size) for found in mutated.attention.values()]
+    attention = [as_rows(found) for found in mutated.attention.values()]
     arrays: dict[str, Any] = {
         "ids": np.array(mutated.rows.ids, "U"),
         "sequences": np.array(mutated.rows.sequences, "U"),
         "heads": np.array(list(mutated.attention), "U"),
-        "effect": _padded(mutated.effects, size),
-        "attention": np.array(attention),
+        "effect": as_rows(mutated.effects).astype(np.float32),
+        "attention": np.array(attention, np.float32),
         "motifs": np.array(list(mutated.sites), "U"),
         "sites": _marked(list(mutated.sites.values())),
     }
@@ -114,10 +113,3 @@ def _marked(sites: list[Sites]) -> np.ndarray:
         for i in np.flatnonzero(each.found).tolist()
     ]
     return np.array(rows, np.int64).reshape(-1, 5)
-
-
-def _padded(values: list[np.ndarray], size: int) -> np.ndarray:
-    padded = np.full((len(values), size), np.nan, np.float32)
-    for row, value in zip(padded, values, strict=True):
-        row[: len(value)] = value
-    return padded

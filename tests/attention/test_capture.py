@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AlbertConfig,
     AlbertModel,
@@ -240,25 +239,12 @@ def test_half_precision_is_captured_in_float32(tiny_model):
     np.testing.assert_allclose(coarse, fine, rtol=0, atol=0.05)
 
 
-class Largest(TorchDispatchMode):
-    """Keeps the largest size of what torch makes."""
-
-    size = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **kwargs or {})
-        for tensor in made if isinstance(made, tuple) else (made,):
-            if isinstance(tensor, torch.Tensor):
-                self.size = max(self.size, tensor.untyped_storage().nbytes() // tensor.element_size())
-        return made
-
-
-def test_nothing_as_large_as_the_maps_of_a_layer_is_made(tiny_model, monkeypatch):
+def test_nothing_as_large_as_the_maps_of_a_layer_is_made(tiny_model, monkeypatch, largest_tensor):
     monkeypatch.setattr(capture, "BLOCK", 1024)
     shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 8}
     model = tiny_model(StrandModel, **shape, vocab_size=80)
     inputs = padded((96,))
-    with Largest() as largest:
+    with largest_tensor() as largest:
         received_attention(model, inputs, "all")
     assert largest.size <= 96 * 16 * 3 < 96 * 96, "a map of a single head is larger"
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import EsmConfig, EsmForMaskedLM
 
 from pipeline.attention import capture
@@ -130,29 +129,16 @@ def test_it_is_the_logit_of_esms_contact_head(esm, inputs):
         assert expected.max() - expected.min() > 0.05, "the case tells nothing"
 
 
-class Largest(TorchDispatchMode):
-    """Keeps the largest size of what torch makes."""
-
-    size = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **kwargs or {})
-        for tensor in made if isinstance(made, tuple) else (made,):
-            if isinstance(tensor, torch.Tensor):
-                self.size = max(self.size, tensor.untyped_storage().nbytes() // tensor.element_size())
-        return made
-
-
-def test_a_weighted_sum_needs_no_map_of_each_head(tiny_model, monkeypatch):
+def test_a_weighted_sum_needs_no_map_of_each_head(tiny_model, monkeypatch, largest_tensor):
     monkeypatch.setattr(capture, "BLOCK", 1024)
     shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 8}
     model = tiny_model(StrandModel, **shape, pad_token_id=PAD)
     ids = torch.randint(4, 24, (1, 98))
     batch, place = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, [np.arange(1, 97)]
-    with Largest() as largest:
+    with largest_tensor() as largest:
         weighted_maps(model, batch, place, np.ones(16))
     assert largest.size <= 2 * 96 * 96, "more than the sum and its correction"
-    with Largest() as largest:
+    with largest_tensor() as largest:
         pair_features(model, batch, place, [(np.array([0]), np.array([9]))])
     assert largest.size <= 8 * 96 * 96, "more than the maps of a layer of a protein"
 
