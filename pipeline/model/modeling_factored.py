@@ -72,17 +72,25 @@ class FactoredModel(FactoredPreTrainedModel):
         itself_LL = torch.eye(scores_HLL.shape[-1], dtype=torch.bool, device=scores_HLL.device)
         return scores_HLL.masked_fill(itself_LL, -torch.inf).softmax(-1)
 
-    def couplings(self) -> torch.Tensor:
-        """Return J (L, L, R, R): [i, j, a, b] is what residue a in column j adds to the logit of b in i.
+    def _pairs(self) -> torch.Tensor:
+        """Return J as a symmetric matrix (L * R, L * R): [j and a, i and b] is J[i, j, a, b].
 
-        It is also what b in i adds to the logit of a in j.
+        Rows of letters as zeros and ones are multiplied with it at once, not column by column.
         """
         A_HLL = self.attention()
         H, L, _ = A_HLL.shape
         R = self.values.shape[-1]
         J = A_HLL.permute(1, 2, 0).reshape(L * L, H) @ self.values.reshape(H, R * R)
-        J = J.view(L, L, R, R)
-        return (J + J.permute(1, 0, 3, 2)) / 2
+        pairs = J.view(L, L, R, R).permute(1, 2, 0, 3).reshape(L * R, L * R)
+        return (pairs + pairs.T) / 2
+
+    def couplings(self) -> torch.Tensor:
+        """Return J (L, L, R, R): [i, j, a, b] is what residue a in column j adds to the logit of b in i.
+
+        It is also what b in i adds to the logit of a in j.
+        """
+        L, R = self.queries.shape[1], self.values.shape[-1]
+        return self._pairs().view(L, R, L, R).permute(2, 0, 1, 3)
 
     def predict_contacts(self) -> torch.Tensor:
         """Return a contact score (L, L), not a probability: larger means more strongly coupled.
@@ -119,18 +127,18 @@ class FactoredModel(FactoredPreTrainedModel):
                 f"input_ids of shape {tuple(input_ids.shape)}: this model reads rows of an alignment of "
                 f"{L} columns, without special tokens (shape (rows, {L}))"
             )
-        J = self.couplings()
+        pairs = self._pairs()
         residues_R = torch.tensor(self.config.residue_token_ids, device=input_ids.device)
-        seen_BLR = (input_ids[..., None] == residues_R).to(J.dtype)
+        seen_BLR = (input_ids[..., None] == residues_R).to(pairs.dtype)
         if attention_mask is not None:
-            seen_BLR = seen_BLR * attention_mask[..., None].to(J.dtype)
-        told_LBR = seen_BLR.flatten(1) @ J.flatten(1, 2)
+            seen_BLR = seen_BLR * attention_mask[..., None].to(pairs.dtype)
+        told_BLR = (seen_BLR.flatten(1) @ pairs).view_as(seen_BLR)
         maps = None
         if kwargs.get("output_attentions"):
             maps = (self.attention().expand(len(input_ids), -1, -1, -1),)
         decay = self.config.coupling_decay if self.training else 0.0
-        penalty = decay / 2 * J.square().sum() if decay else None  # a half, as each pair stands in J twice
-        return ToldOutput(last_hidden_state=told_LBR.transpose(0, 1), attentions=maps, penalty=penalty)
+        penalty = decay / 2 * pairs.square().sum() if decay else None  # half: each pair stands there twice
+        return ToldOutput(last_hidden_state=told_BLR, attentions=maps, penalty=penalty)
 
 
 class FactoredForMaskedLM(FactoredPreTrainedModel):
