@@ -20,6 +20,7 @@ from pipeline.log import say
 MANIFEST = "manifest.json"
 STAGE = ".stage"
 BEGUN = ".stage-key"
+ANEW = "copy it once more, or run again what wrote it"
 VERSIONED = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy", "biopython")
 # Settings that change where or how fast a result comes, but not what it is.
 NOT_HASHED = {
@@ -73,6 +74,60 @@ def write_json(path: Path, content: Any) -> None:
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
     partial.replace(path)
+
+
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds.
+
+    Raises:
+        UserError: it is not there, or is no JSON.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; {ANEW}")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}; {ANEW}") from None
+
+
+def read_keys(path: Path) -> dict[str, Any]:
+    """Return the keys and values of a JSON file.
+
+    Raises:
+        UserError: it is not there, or holds something else.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: holds {type(content).__name__}, not keys with values; {ANEW}")
+    return content
+
+
+def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the keys and values of each line of a log.
+
+    Raises:
+        UserError: names the first line that has none.
+    """
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            content = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{path}: line {number}: not JSON: {error}; {ANEW}") from None
+        if not isinstance(content, dict):
+            raise UserError(f"{path}: line {number}: no keys with values; {ANEW}")
+        yield content
+
+
+def shard_names(index: Path) -> list[str]:
+    """Return the files of safetensors that the index of a checkpoint names.
+
+    Raises:
+        UserError: it names none.
+    """
+    files = read_keys(index).get("weight_map")
+    if not isinstance(files, dict) or not files:
+        raise UserError(f"{index}: no weight_map with the files of the tensors; {ANEW}")
+    return sorted({Path(str(name)).name for name in files.values()})
 
 
 def hash_file(path: Path) -> str:

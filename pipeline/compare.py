@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.artifacts import Result, Workspace, produce, read_manifest
+from pipeline.artifacts import Result, Workspace, produce, read_json_lines, read_keys, read_manifest
 from pipeline.config import CompareConfig
 from pipeline.errors import UserError
 from pipeline.log import say
@@ -70,7 +70,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
 
 def _curves(path: Path, letters_per_step: int) -> dict[str, list[tuple[int, float]]]:
     curves: dict[str, list[tuple[int, float]]] = {}
-    for line in map(json.loads, path.read_text().splitlines() if path.is_file() else ()):
+    for line in read_json_lines(path) if path.is_file() else ():
         for name, value in line.items():
             if name == "loss" or name.startswith("validation_"):
                 curves.setdefault(name, []).append((line["step"] * letters_per_step, value))
@@ -104,7 +104,7 @@ def _read(folder: Path, name: str) -> Finished:
 
     manifest = _manifest(folder)
     config = {key: value for key, value in manifest["config"].items() if key not in UNTOLD}
-    metrics = json.loads((folder / "metrics.json").read_text())
+    metrics = read_keys(folder / "metrics.json")
     return Finished(
         name=name,
         settings=_flat(config) | _flat(manifest["versions"], "versions."),

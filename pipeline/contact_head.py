@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.artifacts import Result, Workspace, produce
+from pipeline.attention.contact_files import FITTED_ON
 from pipeline.config import ContactHeadConfig
 from pipeline.errors import UserError
 from pipeline.log import say, track
@@ -19,7 +20,6 @@ from pipeline.report.card import CARD, write_card
 if TYPE_CHECKING:
     from pipeline.attention.regression import Protein, Regression
 
-FITTED_ON = "fitted_on.fa"
 FORMATS = {".pdb", ".ent", ".cif", ".mmcif"}
 KEYS = ["pairs", "contacts", "at_l", "at_l2", "at_l5", "ceiling_at_l", "ceiling_at_l2", "ceiling_at_l5"]
 KEYS += ["random", "auc"]
@@ -75,8 +75,10 @@ def _name(path: Path) -> str:
 
 def _build(config: ContactHeadConfig, paths: list[Path], workspace: Workspace) -> None:
     from pipeline.attention.regression import fit
+    from pipeline.tokens.kmers import codec_of
+    from pipeline.training.weights import load_protein_model
 
-    model, codec = _load(config.checkpoint)
+    model, codec = load_protein_model(config.checkpoint, ("strand",)), codec_of(config.checkpoint)
     proteins = _read(config, paths)
     features = _features(model, codec, proteins, "attention")
     scores = _evaluate(config, model, codec, proteins, features)
@@ -99,22 +101,6 @@ def _build(config: ContactHeadConfig, paths: list[Path], workspace: Workspace) -
         "heads_used": int(np.count_nonzero(fitted.weights)),
     }
     _say_summary(metric, workspace.counts)
-
-
-def _load(checkpoint: Path):
-    """Return the network in float32, and its codec.
-
-    Raises:
-        UserError: it is no strand model of single residues that predicts tokens.
-    """
-    from pipeline.model import StrandForMaskedLM
-    from pipeline.tokens.kmers import codec_of
-    from pipeline.training.classifier import load_model
-
-    model = load_model(StrandForMaskedLM, checkpoint, "pretrain", "predicts no tokens")
-    if model.config.alphabet != "protein":
-        raise UserError(f"{checkpoint}: a model of {model.config.alphabet}; contacts need a protein model")
-    return model, codec_of(checkpoint)
 
 
 def _read(config: ContactHeadConfig, paths: list[Path]) -> "list[Protein]":
@@ -180,26 +166,20 @@ def _evaluate(config, model, codec, proteins: "list[Protein]", features: list[np
     from functools import partial
 
     from pipeline.attention.regression import fit, fit_separation, held_out, judge, separation_features
+    from pipeline.training.network import untrained
 
     fitter = partial(fit, strength=config.strength)
     settings = {"most": config.fit_on, "seed": config.seed}
-    twin = _features(_untrained(model, config.seed), codec, proteins, "attention, untrained")
+    twin = untrained(model.config, codec, config.seed).eval()
+    twin_features = _features(twin, codec, proteins, "attention, untrained")
     separations = [separation_features(one) for one in proteins]
     maps = {
         "regression": held_out(proteins, features, fitter, **settings),
-        "untrained": held_out(proteins, twin, fitter, **settings),
+        "untrained": held_out(proteins, twin_features, fitter, **settings),
         "separation": held_out(proteins, separations, fit_separation, **settings),
         "label_free": [one.unfold(seen.mean(1)) for one, seen in zip(proteins, features, strict=True)],
     }
     return {route: judge(proteins, of) for route, of in maps.items()}
-
-
-def _untrained(model, seed: int):
-    """Return the same network with new random weights."""
-    import torch
-
-    torch.manual_seed(seed)
-    return type(model)(model.config).eval()
 
 
 def _metric(scores: Scores, seed: int) -> dict[str, Any]:

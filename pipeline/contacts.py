@@ -5,7 +5,6 @@ checkpoint holds a contact regression; else they are label-free, with no known s
 """
 
 import csv
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,7 @@ import numpy as np
 
 from pipeline.artifacts import Result, Workspace, produce
 from pipeline.attention.contact_files import (
+    FITTED_ON,
     Map,
     Numbering,
     Truth,
@@ -29,8 +29,6 @@ from pipeline.config import ContactsConfig
 from pipeline.errors import UserError
 from pipeline.log import say, track
 
-FITTED_ON = "fitted_on.fa"  # written by contact-head
-LETTERS = "ACDEFGHIKLMNPQRSTVWY"
 GAP = "-"
 CANDIDATES = 20
 SCORES = {
@@ -94,8 +92,10 @@ def run(config: ContactsConfig) -> Result:
 
 
 def _build(config: ContactsConfig, workspace: Workspace) -> None:
+    from pipeline.training.weights import load_protein_model
+
     family, truth, numbering = _read(config)
-    model = _load_model(config.checkpoint)
+    model = load_protein_model(config.checkpoint)
     kind = _kind(model, config)
     say(f"score: {SCORES[kind]}")
     maps = _maps(model, family, config, kind)
@@ -132,10 +132,13 @@ def _maps(model, family: Family, config: ContactsConfig, kind: str) -> dict[str,
     """Return the scores (n, n) of the model and of its controls, by their names in metrics.json."""
     from pipeline.attention.contacts import average_product_correction, mutual_information, sequence_weights
     from pipeline.attention.couplings import coupling_scores, mean_field
+    from pipeline.tokens.kmers import codec_of
+    from pipeline.training.network import untrained
 
     label_free = "strand" if kind == "fitted" else kind
     maps: dict[str, np.ndarray | None] = {"value": _predict(model, family, config, kind)}
-    maps["untrained"] = _predict(_untrained(model, config.seed), family, config, label_free)
+    twin = untrained(model.config, codec_of(config.checkpoint), config.seed).eval()
+    maps["untrained"] = _predict(twin, family, config, label_free)
     if kind == "fitted":
         maps["label_free"] = _predict(model, family, config, label_free)
     maps["baseline"] = None
@@ -289,35 +292,6 @@ def _place(path: Path, line: int, row: dict[str, str], column: str, letters: str
     return place
 
 
-def _load_model(checkpoint: Path):
-    """Return the network of a checkpoint, ready to tell its attention."""
-    from transformers import AutoModelForMaskedLM
-    from transformers.utils import logging
-
-    import pipeline.model  # noqa: F401  registers our classes
-
-    if not (checkpoint / "config.json").is_file():
-        raise UserError(f"{checkpoint}: no config.json in it; give a checkpoint written by pretrain")
-    kind = json.loads((checkpoint / "config.json").read_text()).get("model_type")
-    if kind not in ("strand", "strand-factored"):
-        raise UserError(f"{checkpoint}: a {kind} model; give a checkpoint written by pretrain or convert")
-    logging.disable_progress_bar()
-    model = AutoModelForMaskedLM.from_pretrained(
-        checkpoint.absolute(), local_files_only=True, trust_remote_code=False
-    )
-    if getattr(model.config, "alphabet", "protein") != "protein":
-        raise UserError(f"{checkpoint}: a model of {model.config.alphabet}; contacts need a protein model")
-    return model.eval()
-
-
-def _untrained(model, seed: int):
-    """Return the same network with new random weights."""
-    import torch
-
-    torch.manual_seed(seed)
-    return type(model)(model.config).eval()
-
-
 def _predict(model, family: Family, config: ContactsConfig, kind: str) -> np.ndarray:
     """Return the model's scores between the query's residues, (n, n)."""
     if kind != "factored":
@@ -382,7 +356,7 @@ def _jacobian_map(model, family: Family, config: ContactsConfig) -> np.ndarray:
     """Return the coupling scores of the Jacobian, averaged over rows, of the columns that the query has."""
     from pipeline.attention.couplings import coupling_scores
     from pipeline.attention.jacobian import Row, logits_of, mean_jacobian
-    from pipeline.tokens.vocabulary import load_tokenizer
+    from pipeline.tokens.vocabulary import RESIDUES, load_tokenizer
 
     place_C = np.full(len(family.rows[family.query][1]), -1)
     place_C[family.columns] = np.arange(len(family.columns))
@@ -392,14 +366,16 @@ def _jacobian_map(model, family: Family, config: ContactsConfig) -> np.ndarray:
             place_L = place_C[row.columns]
             yield Row(row.inputs["input_ids"][0].numpy(), row.residues[place_L >= 0], place_L[place_L >= 0])
 
-    letters: Any = load_tokenizer(config.checkpoint).convert_tokens_to_ids(list(LETTERS))
+    letters: Any = load_tokenizer(config.checkpoint).convert_tokens_to_ids(list(RESIDUES))
     return coupling_scores(mean_jacobian(logits_of(model), rows(), len(family.columns), letters))
 
 
 def _codes(rows: Iterable[tuple[str, str]]) -> np.ndarray:
     """Return letters as 0 to 19, and gaps and unknown residues as 20, (N, C)."""
-    table = np.full(256, len(LETTERS), np.uint8)
-    table[list(LETTERS.encode())] = np.arange(len(LETTERS))
+    from pipeline.tokens.vocabulary import RESIDUES
+
+    table = np.full(256, len(RESIDUES), np.uint8)
+    table[list(RESIDUES.encode())] = np.arange(len(RESIDUES))
     return table[np.array([list(row.encode()) for _, row in rows])]
 
 

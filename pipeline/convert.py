@@ -1,11 +1,10 @@
 """The stage that takes over weights of ESM-2 and ESM C, and writes ours in the layout of ESM."""
 
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.artifacts import Result, Workspace, produce
+from pipeline.artifacts import Result, Workspace, produce, read_keys
 from pipeline.config import ConversionConfig
 from pipeline.errors import UserError, reason
 from pipeline.log import say
@@ -85,40 +84,24 @@ def _read_weights(folder: Path) -> "dict[str, torch.Tensor]":
     """Return the tensors of a folder, layer norms by their names of today.
 
     Raises:
-        UserError: they are not there as safetensors, or one of several files is missing or broken.
+        UserError: they are not there as safetensors, or one of several files is missing or broken, or a
+            weight is not finite.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    from pipeline.training.weights import check_finite, weight_files
+
     tensors: dict[str, torch.Tensor] = {}
-    for path in _weight_files(folder):
+    for path in weight_files(folder, "source"):
         try:
-            tensors |= load_file(path)
-        except (SafetensorError, FileNotFoundError) as error:
+            own = load_file(path)
+        except SafetensorError as error:
             raise UserError(f"source: {path}: cannot be read as safetensors: {error}") from None
+        for name, value in own.items():
+            check_finite(name, value, path, "source")
+        tensors |= own
     return {re.sub(r"\.(gamma|beta)$", lambda m: TODAY[m[1]], name): value for name, value in tensors.items()}
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except ValueError as error:
-        raise UserError(f"source: {path}: not JSON: {error}") from None
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
-    if (folder / INDEX).is_file():
-        names = sorted(set(_read_json(folder / INDEX)["weight_map"].values()))
-        return [folder / Path(name).name for name in names]
-    pickled = next((path.name for path in sorted(folder.glob("*.bin"))), None)
-    if pickled is None:
-        raise UserError(f"source: {folder}: no {WEIGHTS}; pass a checkpoint in the Hugging Face layout")
-    raise UserError(
-        f"source: {folder}: {pickled} is a pickle, which can run code and is not read; where you trust it, "
-        f"load it with transformers and save_pretrained it, which writes {WEIGHTS}"
-    )
 
 
 def _read_config(layout: str, folder: Path) -> Any:
@@ -133,7 +116,7 @@ def _read_config(layout: str, folder: Path) -> Any:
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(f"source: {folder}: no config.json; pass a checkpoint in the Hugging Face layout")
-    settings = _read_json(path)
+    settings = read_keys(path)
     kind = settings.get("model_type")
     if kind != MODEL_TYPES[layout]:
         other = next((f"pass --from {key}" for key, value in MODEL_TYPES.items() if value == kind), "")
@@ -153,9 +136,12 @@ def _read_vocabulary(layout: str, folder: Path) -> list[str]:
     if (path := folder / "vocab.txt").is_file():
         return path.read_text().split()
     if (path := folder / "tokenizer.json").is_file():
-        content = _read_json(path)
+        content = read_keys(path)
         ids = {token["content"]: token["id"] for token in content.get("added_tokens", ())}
-        ids |= content["model"]["vocab"]
+        vocabulary = content.get("model", {}).get("vocab")
+        if not isinstance(vocabulary, dict):
+            raise UserError(f"source: {path}: no tokens by name in model.vocab; add ESM's vocab.txt")
+        ids |= vocabulary
         return sorted(ids, key=lambda token: ids[token])
     if layout == "esmc":  # then the tokenizer is the one that is written in transformers' source
         from transformers.models.esmc.tokenization_esmc import SEQUENCE_VOCAB
@@ -265,18 +251,13 @@ def _load(folder: Path) -> "StrandForMaskedLM":
     Raises:
         UserError: it is none, or predicts no tokens.
     """
-    from huggingface_hub.errors import StrictDataclassError
-
     from pipeline.model import StrandForMaskedLM
     from pipeline.training.classifier import check_checkpoint
+    from pipeline.training.weights import load_weights
 
     check_checkpoint(folder, "pretrain")
-    kind: Any = StrandForMaskedLM
-    try:
-        model, report = kind.from_pretrained(folder.absolute(), dtype="auto", output_loading_info=True)
-    except StrictDataclassError as error:
-        raise UserError(f"source: {folder}: {reason(error)}") from None
-    if report["missing_keys"] or report["unexpected_keys"]:
+    model, missing = load_weights(StrandForMaskedLM, folder, dtype="auto")
+    if missing:
         raise UserError(f"source: {folder} is no masked language model; pass a folder written by pretrain")
     return model
 

@@ -95,7 +95,11 @@ def with_seeds(config: Any) -> Any:
 
 
 def make_jobs(config: Any, source: str) -> list[Job]:
-    """Return the stages in order, then the report, with every reference resolved."""
+    """Return the stages in order, then the report, with every reference resolved.
+
+    Raises:
+        UserError: there is no stage, or a setting of one refers to nothing, or has a wrong value.
+    """
     jobs: list[Job] = []
     inputs = {name: path and Path(path).absolute() for name, path in config.inputs.model_dump().items()}
     replace: dict[str, Path | None] = dict(inputs)
@@ -113,6 +117,8 @@ def make_jobs(config: Any, source: str) -> list[Job]:
         jobs.append(Job(name, command, stage, sorted(seen - inputs.keys()), files))
         replace[name] = folder
     names = [job.name for job in jobs]
+    if not names:
+        raise UserError(f"{source}: stages: none given; name at least one, as in: corpus: {{stage: prepare}}")
     report = ReportConfig(
         output=config.output.absolute() / REPORT,
         run=config.output.absolute(),

@@ -3,13 +3,13 @@
 The access token is the one of the environment or of the Hub's own login; it is no setting, and is never said.
 """
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline import __version__
+from pipeline.artifacts import read_keys, shard_names
 from pipeline.errors import UserError, reason
 from pipeline.log import say
 from pipeline.report.card import CARD, LICENSE
@@ -65,7 +65,7 @@ def run(config: PushConfig) -> str | None:
 
 def _show_card(path: Path) -> None:
     if path.is_file():
-        say(f"{CARD}:\n{path.read_text(encoding='utf-8')}")
+        say(f"{CARD}:\n{_text(path)}")
 
 
 # -- what goes
@@ -94,32 +94,34 @@ def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
         raise UserError(f"checkpoint: {folder}: no {CONFIG}, so no checkpoint; pass the folder of one")
-    config = _json(path)
+    config = read_keys(path)
     kind = config.get("model_type")
     if kind not in KINDS:
         raise UserError(f"checkpoint: {folder}: a {kind} model; only {', '.join(KINDS)} are uploaded")
     return config
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _text(path: Path) -> str:
+    """Return a file of text that would be uploaded.
+
+    Raises:
+        UserError: it is not in UTF-8.
+    """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"checkpoint: {path}: not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"checkpoint: {path}: holds {type(content).__name__}, not keys with values")
-    return content
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"checkpoint: {path}: not text in UTF-8: byte {error.start}; correct it") from None
 
 
 def _missing(folder: Path, config: dict[str, Any], names: set[str]) -> list[str]:
     """Return which files the checkpoint cannot be opened without."""
-    needed = {WEIGHTS} if INDEX not in names else set(_json(folder / INDEX)["weight_map"].values())
-    for facts in (config, _json(folder / TOKENIZER) if TOKENIZER in names else {}):
+    needed = {WEIGHTS} if INDEX not in names else set(shard_names(folder / INDEX))
+    for facts in (config, read_keys(folder / TOKENIZER) if TOKENIZER in names else {}):
         places = [place for value in (facts.get("auto_map") or {}).values() for place in _listed(value)]
         needed |= {f"{place.split('.')[0]}.py" for place in places}
     for name in sorted(needed & names):  # sources import siblings
         if name.endswith(".py"):
-            siblings = re.findall(r"^from \.(\w+) import", (folder / name).read_text(encoding="utf-8"), re.M)
+            siblings = re.findall(r"^from \.(\w+) import", _text(folder / name), re.M)
             needed |= {f"{sibling}.py" for sibling in siblings}
     return [f"checkpoint: {folder}: no {name}, so it cannot be opened" for name in sorted(needed - names)]
 
@@ -134,7 +136,7 @@ def _licence(folder: Path) -> list[str]:
     path = folder / CARD
     if not path.is_file():
         return [f"checkpoint: {folder}: no {CARD}; write one that begins with ---, license: ... and ---"]
-    front = re.match(r"---\n(.*?\n)---\n", path.read_text(encoding="utf-8"), re.DOTALL)
+    front = re.match(r"---\n(.*?\n)---\n", _text(path), re.DOTALL)
     if front is None:
         return [f"{path}: line 1: no YAML between --- and ---; put license: apache-2.0 (or another) there"]
     value = _front(front[1], path).get("license")
@@ -160,7 +162,7 @@ def _secrets(files: list[Path]) -> list[str]:
     found = []
     for path in files:
         if path.suffix != ".safetensors":
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = _text(path).splitlines()
             places = [i for i, line in enumerate(lines, 1) if TOKEN.search(line)]
             found += [
                 f"{path}: line {i}: an access token (hf_...); take it out, and revoke it" for i in places

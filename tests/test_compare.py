@@ -251,6 +251,25 @@ def test_folders_that_are_no_runs_are_refused_in_a_line(finished, tmp_path, name
     assert not (tmp_path / "compared").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("metrics.json", "{", "metrics.json: not JSON: .*; copy it once more, or run again what wrote it$"),
+        ("metrics.json", None, "metrics.json: no such file; copy it"),
+        ("metrics.jsonl", '{"step": 1, "loss": 2}\n{"step":', "metrics.jsonl: line 2: not JSON: "),
+    ],
+)
+def test_a_run_with_a_damaged_file_is_refused_in_a_line(finished, tmp_path, name, text, problem):
+    finished("a")
+    finished("b")
+    path = tmp_path / "b" / name
+    path.unlink(missing_ok=True) if text is None else path.write_text(text)
+    with pytest.raises(UserError, match=problem) as error:
+        compare(tmp_path, tmp_path / "a", tmp_path / "b")
+    assert str(error.value).startswith(str(path))
+    assert not (tmp_path / "compared").exists()
+
+
 def test_runs_with_one_name_are_called_by_their_paths(finished, tmp_path):
     runs = finished("x/lm"), finished("y/lm")
     _, content = compare(tmp_path, *runs)

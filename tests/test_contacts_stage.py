@@ -1,12 +1,14 @@
 import csv
 import gzip
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 from Bio.SeqUtils import seq3
 from datasets import Dataset, DatasetDict
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM
 
 from pipeline.attention.contacts import average_product_correction, mutual_information
@@ -221,6 +223,16 @@ def test_mistakes_are_told_in_one_line(folder, tmp_path, settings, message):
     with pytest.raises(UserError, match=message) as caught:
         run(config(folder, tmp_path / "out", **(settings | files)))
     assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_that_are_no_numbers_draw_no_map(folder, tmp_path):
+    shutil.copytree(folder / "strand", tmp_path / "damaged")
+    weights = load_file(tmp_path / "damaged" / "model.safetensors")
+    weights["model.layers.0.mlp.up.weight"][0, 0] = float("nan")
+    save_file(weights, tmp_path / "damaged" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=r"layers.0.mlp.up.weight: 1 of \d+ weights are NaN"):
+        run(config(folder, tmp_path / "out", tmp_path / "damaged", "single.fa"))
     assert not (tmp_path / "out").exists()
 
 

@@ -473,6 +473,18 @@ def damaged(folder):
     path.write_bytes(path.read_bytes()[:100])
 
 
+def not_finite(folder):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    tensors["esm.encoder.layer.1.output.dense.bias"][3:5] = torch.tensor([float("nan"), float("inf")])
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def nameless(folder):
+    (folder / "vocab.txt").unlink()
+    (folder / "tokenizer.json").write_text('{"model": {"vocab": [["L", -1.0]]}}')
+
+
 def kmers(folder):
     (folder / "vocab.txt").write_text(
         "\n".join([*PROTEIN_TOKENS[:4], *map("".join, product("ACGT", repeat=3))])
@@ -490,10 +502,11 @@ REFUSED = [
     ("esm2", changed(model_type="esmc"), "a esmc model; pass --from esmc"),
     ("esm2", changed(model_type="bert"), "a bert model; only esm and esmc"),
     ("esm2", changed(hidden_size="wide"), "config.json: "),
+    ("esm2", changed(num_attention_heads=2), "8 rotary frequencies by hidden_size and num_attention_heads"),
     (
         "esm2",
         changed(intermediate_size=65),
-        "intermediate.dense.weight: 64 x 32, which is not what config.json",
+        "intermediate.dense.weight: 64 x 32, which is not what config.json says (65 x 32); put the config",
     ),
     ("esm2", lambda folder: (folder / "config.json").write_text("{"), "config.json: not JSON"),
     ("esm2", lambda folder: (folder / "config.json").unlink(), "no config.json"),
@@ -502,6 +515,8 @@ REFUSED = [
     ("esm2", kmers, "68 tokens, not ESM-2's 33"),
     ("esm2", pickled, "pytorch_model.bin is a pickle, which can run code and is not read"),
     ("esm2", damaged, "cannot be read as safetensors"),
+    ("esm2", not_finite, "tensor esm.encoder.layer.1.output.dense.bias: 2 of 32 weights are NaN or infinite"),
+    ("esm2", nameless, "tokenizer.json: no tokens by name in model.vocab; add ESM's vocab.txt"),
     ("esm2", without("lm_head"), "no tensor lm_head.dense.weight; only a whole EsmForMaskedLM"),
     ("esm2", with_adapter, "no place for 1 tensors: esm.encoder.layer.0.lora_A.weight; merge adapters"),
     ("esmc", changed(mlp_bias=True), "mlp_bias is True; only False"),

@@ -307,6 +307,12 @@ def test_vectors_are_read_again(embed, form):
     assert list(np.isnan(found).any(1)) == [False, True, False, True]
     alone = table(embed("alone", records=[LONG[2]]))
     assert found[2] == pytest.approx(np.array(alone[0]["layer_-1"]), abs=1e-5)
+    damaged = result.folder / index["shards"][1]["file"]
+    damaged.write_bytes(damaged.read_bytes()[:-20])
+    for _ in range(2):
+        with pytest.raises(UserError, match=rf"^vectors: {damaged}: cannot be read: .*; run embed again$"):
+            list(read_pooled(result.folder, index, -1))
+        damaged.unlink(missing_ok=True)
 
 
 def test_no_more_records_are_held_than_a_shard_has(embed, monkeypatch):

@@ -407,6 +407,11 @@ def test_dry_run_lists_stages_and_makes_none(fresh):
         ({}, ["--inputs.left", "absent.fa"], "absent.fa: no such file"),
         ({}, [], "inputs.left: no file given; pass --inputs.left FILE"),
         (
+            {TWO_BRANCHES[TWO_BRANCHES.index("stages") :]: "stages: {}"},
+            [],
+            "stages: none given; name at least one, as in: corpus: {stage: prepare}",
+        ),
+        (
             {},
             ["--inputs.left", "r.fa", "--profile", "slrum"],
             "profile: slrum: neither a profile of ours nor a folder",

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+FITTED_ON = "fitted_on.fa"  # in a checkpoint: the proteins that its contact regression was fitted on
 RR_WIDTH = 50
 COLOURS = {"right": "dodgerblue", "wrong": "orangered", "unknown": "gray"}
 PYMOL = {"right": "marine", "wrong": "tv_red", "unknown": "grey50"}

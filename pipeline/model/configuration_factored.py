@@ -12,6 +12,8 @@ AUTO_MAP = {
     "AutoModel": "modeling_factored.FactoredModel",
     "AutoModelForMaskedLM": "modeling_factored.FactoredForMaskedLM",
 }
+VERSION = 2  # of the settings, of the weights and of what they mean; in 1 couplings had a direction
+UNNAMED = 1  # the version of a checkpoint that names none
 # Keys that are no field of the class but that transformers itself writes or passes.
 FROM_TRANSFORMERS = (
     "attn_implementation",
@@ -42,6 +44,7 @@ class FactoredConfig(PreTrainedConfig):
         coupling_decay: what the sum of the couplings' squares, each pair of columns counted once, is times
             before it joins the mean loss of the targets, in training alone.
         pad_token_id: token of padding; like every other token that is no residue, it tells nothing.
+        factored_version: that of the code that wrote a checkpoint; code of another version refuses it.
     """
 
     model_type = "strand-factored"
@@ -55,6 +58,7 @@ class FactoredConfig(PreTrainedConfig):
     value_initializer_range: float | int = 0.1
     coupling_decay: float | int = 0.0
     pad_token_id: int | None = 1
+    factored_version: int = VERSION
     auto_map: dict | None = None
 
     def __post_init__(self, **kwargs):
@@ -67,8 +71,20 @@ class FactoredConfig(PreTrainedConfig):
             self.auto_map = dict(AUTO_MAP)
         super().__post_init__(**kwargs)
 
+    @classmethod
+    def from_dict(cls, config_dict, **kwargs):
+        """Return the configuration of a checkpoint."""
+        return super().from_dict({"factored_version": UNNAMED} | config_dict, **kwargs)
+
     def validate_architecture(self):
         """Refuse sizes that leave nothing to attend to, or tokens that do not exist."""
+        if self.factored_version != VERSION:
+            age = "newer" if self.factored_version > VERSION else "older"
+            raise ValueError(
+                f"factored_version={self.factored_version}: written by {age} code, and this reads {VERSION}: "
+                "train again, use the strandlm that wrote it, or, without strandlm, its own code "
+                "(trust_remote_code=True)"
+            )
         if self.num_columns < 2:
             raise ValueError(
                 f"num_columns={self.num_columns}: a column is predicted from others, so two are needed"

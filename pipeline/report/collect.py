@@ -1,7 +1,6 @@
 """Reading finished stages into the dictionary that becomes report.json, and that the page is drawn from."""
 
 import csv
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.artifacts import read_manifest
+from pipeline.artifacts import read_json, read_json_lines, read_manifest
 from pipeline.errors import UserError
 from pipeline.report.texts import kind_of, rule_out
 
@@ -37,7 +36,7 @@ class FinishedStage:
     def read(self, file: str) -> Any:
         """Return a JSON file of the folder, or None if there is none; NaN and infinities become None."""
         path = self.folder / file
-        return finite(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+        return finite(read_json(path)) if path.is_file() else None
 
 
 def finite(value: Any) -> Any:
@@ -121,8 +120,7 @@ def read_history(path: Path) -> list[dict[str, float]] | None:
     if not path.is_file():
         return None
     steps: dict[int, dict[str, float]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        numbers = finite(json.loads(line))
+    for numbers in map(finite, read_json_lines(path)):
         kept = {k: v for k, v in numbers.items() if k == "loss" or k.startswith("validation_")}
         steps.setdefault(numbers["step"], {"step": numbers["step"]}).update(kept)
     return [steps[step] for step in sorted(steps)]

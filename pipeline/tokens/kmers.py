@@ -8,7 +8,6 @@ end. So the first letters of a track are the sequence: nothing is lost.
 Shapes: L letters, T tokens, B windows, S segments, V vocabulary.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.artifacts import read_keys
 from pipeline.config import Alphabet
 from pipeline.errors import UserError
 from pipeline.tokens.vocabulary import DNA_LETTERS, PROTEIN_TOKENS, RESIDUES, kmer_vocabulary
@@ -340,7 +340,7 @@ def read_facts(folder: Path) -> dict:
     path = folder / "tokenizer_config.json"
     if not path.is_file():
         raise UserError(f"{path}: no such file, so {folder} holds no tokenizer")
-    config = json.loads(path.read_text())
+    config = read_keys(path)
     missing = [key for key in ("alphabet", "k", "overlapping", "units") if key not in config]
     if missing:
         raise UserError(f"{path}: no key {missing[0]!r}; make tokenizers with strandlm build-tokenizer")

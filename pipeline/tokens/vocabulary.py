@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from pipeline.artifacts import read_keys
 from pipeline.config import Alphabet, LettersConfig
 from pipeline.errors import UserError
 from pipeline.resources import resource
@@ -19,7 +20,8 @@ PROTEIN_TOKENS = ("<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZ
 RESIDUES = "LAGVSERTIDPKQNFYMHWC"
 # Overlapping k-mers of up to this many letters are rules of a tokenizer.json; Python is faster from then on.
 RULES_UP_TO = 4
-FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
+CONFIG = "tokenizer_config.json"
+FILES = ("tokenizer.json", CONFIG, "vocab.json")
 Units = Literal["k-mers", "codons", "byte-pairs"]
 
 
@@ -199,9 +201,17 @@ def find_tokenizer(name: str) -> Path:
 
 
 def load_tokenizer(folder: Path, **changes: Any):
-    """Return the Hugging Face tokenizer of a folder (or checkpoint) of ours, some facts changed."""
+    """Return the Hugging Face tokenizer of a folder (or checkpoint) of ours, some facts changed.
+
+    Raises:
+        UserError: the folder holds none, or a file of it is no JSON.
+    """
     from transformers import AutoTokenizer
 
     import pipeline.model  # noqa: F401  registers our classes
 
+    read_keys(folder / CONFIG)
+    for name in FILES:
+        if (folder / name).is_file():
+            read_keys(folder / name)
     return AutoTokenizer.from_pretrained(folder.absolute(), trust_remote_code=False, **changes)

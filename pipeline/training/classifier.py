@@ -1,6 +1,5 @@
 """Sequences as batches for a classifier, and a classifier's scores, by the same road in every stage."""
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 
 from pipeline.config import LettersConfig, PredictConfig
-from pipeline.errors import UserError, reason
+from pipeline.errors import UserError
 from pipeline.tokens.kmers import Codec, codec_of, read_facts
 from pipeline.tokens.windows import Context
 
@@ -161,20 +160,9 @@ def check_checkpoint(folder: Path, stage: str) -> None:
         UserError: names the folder and ``stage``, whose folder is wanted; or the checkpoint is one of another
             version, or of no shape that there can be.
     """
-    from huggingface_hub.errors import StrictDataclassError
+    from pipeline.training.weights import read_config
 
-    from pipeline.model import StrandConfig
-
-    path = folder / "config.json"
-    if not path.is_file():
-        raise UserError(f"checkpoint: {folder}: no config.json, so no checkpoint; pass {stage}'s folder")
-    kind = json.loads(path.read_text()).get("model_type")
-    if kind != "strand":
-        raise UserError(f"checkpoint: {folder}: a {kind} model; pass one of the strand architecture")
-    try:
-        StrandConfig.from_pretrained(folder.absolute())
-    except StrictDataclassError as error:
-        raise UserError(f"checkpoint: {folder}: {reason(error)}") from None
+    read_config(folder, stage, ("strand",))
 
 
 def load_records(config: PredictConfig, model, codec: Codec) -> tuple[list[tuple[str, str]], Context]:
@@ -207,19 +195,14 @@ def load_model(kind: Any, checkpoint: Path, stage: str, lacks: str, **changed: A
         **changed: ``config``, instead of the checkpoint's own.
 
     Raises:
-        UserError: the folder holds no strand model, or one without that head.
+        UserError: the folder holds no strand model, or one without that head, or its files do not go
+            together, or a weight is not finite.
     """
-    from transformers.utils import logging
-
-    import pipeline.model  # noqa: F401  registers our classes
+    from pipeline.training.weights import load_weights
 
     check_checkpoint(checkpoint, stage)
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    model, report = kind.from_pretrained(
-        checkpoint.absolute(), output_loading_info=True, dtype=torch.float32, **changed
-    )
-    if report["missing_keys"]:
+    model, missing = load_weights(kind, checkpoint, dtype=torch.float32, **changed)
+    if missing:
         raise UserError(f"checkpoint: {checkpoint} {lacks}")
     return model.eval()
 

@@ -164,6 +164,11 @@ def _rotation(theirs: EsmConfig, tensors: Tensors) -> dict[str, Any]:
     if stored is None:
         return plain
     exact = exact_frequencies(theirs.hidden_size // theirs.num_attention_heads, theirs.rope_theta)
+    if stored.shape != exact.shape:
+        raise UserError(
+            f"source: {len(exact)} rotary frequencies by hidden_size and num_attention_heads, but "
+            f"{len(stored)} are stored; put the config.json there that was saved with these weights"
+        )
     if torch.allclose(stored.double(), exact, rtol=1e-6, atol=0):
         return plain
     factors = (exact / stored.double()).tolist()
@@ -211,8 +216,11 @@ def take(tensors: Tensors, layout: Layout, config: StrandConfig) -> tuple[Strand
             raise UserError(f"source: no tensor {absent[0]}; only a whole {layout.kind} can be taken over")
         state[name] = torch.cat([rest.pop(source) for source in sources])
         if state[name].shape != shapes[name].shape:
-            found = " x ".join(map(str, state[name].shape))
-            raise UserError(f"source: {' + '.join(sources)}: {found}, which is not what config.json says")
+            found, wanted = (" x ".join(map(str, each.shape)) for each in (state[name], shapes[name]))
+            raise UserError(
+                f"source: {' + '.join(sources)}: {found}, which is not what config.json says ({wanted}); put "
+                "the config.json there that was saved with these weights"
+            )
     if config.tie_word_embeddings:
         rest.pop(DECODER, None)
     rest = {name: value for name, value in rest.items() if not COMPUTED.fullmatch(name)}

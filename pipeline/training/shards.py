@@ -8,14 +8,15 @@ Shapes: N records of a shard, R rows of vectors, D channels, Y layers.
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pipeline.artifacts import read_manifest, write_json
-from pipeline.errors import UserError
+from pipeline.artifacts import read_keys, read_manifest, write_json
+from pipeline.errors import UserError, reason
 
 INDEX = "index.json"
 PREFIX = "layer_"
@@ -139,7 +140,7 @@ def read_index(folder: Path) -> dict[str, Any]:
     """
     if (stage := read_manifest(folder)["stage"]) != "embed":
         raise UserError(f"{folder}: written by {stage}, not by embed; pass a folder of vectors")
-    return json.loads((folder / INDEX).read_text())
+    return read_keys(folder / INDEX)
 
 
 def read_pooled(folder: Path, index: dict[str, Any], layer: int) -> Iterator[tuple[list[str], np.ndarray]]:
@@ -151,10 +152,23 @@ def read_pooled(folder: Path, index: dict[str, Any], layer: int) -> Iterator[tup
         yield ids, vectors_ND.astype(np.float32)
 
 
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """Say in a line that a file of vectors cannot be read."""
+    from pyarrow import ArrowException
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (ArrowException, SafetensorError, FileNotFoundError) as error:
+        raise UserError(f"vectors: {path}: cannot be read: {reason(error)}; run embed again") from None
+
+
 def _read_parquet(path: Path, column: str) -> tuple[list[str], np.ndarray]:
     import pyarrow.parquet as pq
 
-    table = pq.read_table(path, columns=["id", column]).combine_chunks()
+    with _whole(path):
+        table = pq.read_table(path, columns=["id", column]).combine_chunks()
     found = table[column].combine_chunks()
     vectors_ND = np.full((len(found), found.type.list_size), np.nan, np.float32)
     vectors_ND[found.is_valid().to_numpy(zero_copy_only=False)] = (
@@ -166,5 +180,5 @@ def _read_parquet(path: Path, column: str) -> tuple[list[str], np.ndarray]:
 def _read_safetensors(path: Path, column: str) -> tuple[list[str], np.ndarray]:
     from safetensors import safe_open
 
-    with safe_open(path, "numpy") as file:
+    with _whole(path), safe_open(path, "numpy") as file:
         return json.loads(file.metadata()["ids"]), file.get_tensor(column)

@@ -37,6 +37,7 @@ from pipeline.training.classifier import pad, softmax
 from pipeline.training.initialise import fresh
 from pipeline.training.metrics import among_all, measure
 from pipeline.training.tasks import PROBLEMS, stack
+from pipeline.training.weights import load_weights
 
 ENCODER = "model."  # what the names of the encoder's parameters begin with; all others are the head's
 EPOCHS, STEPS = 4, 500
@@ -60,13 +61,9 @@ def new_model(config: FinetuneConfig, names: list[str], codec: Codec, pretrained
         return fresh(kind, shape, codec, config.seed)
     torch.manual_seed(config.seed)
     auto = AutoModelForTokenClassification if letters else AutoModelForSequenceClassification
-    return auto.from_pretrained(
-        config.checkpoint.absolute(),
-        dtype=torch.float32,
-        # A classifier of other classes keeps its encoder and gets a new last layer.
-        ignore_mismatched_sizes=True,
-        **settings,
-    )
+    # A classifier of other classes keeps its encoder and gets a new last layer.
+    settings |= {"dtype": torch.float32, "ignore_mismatched_sizes": True}
+    return load_weights(auto, config.checkpoint, **settings)[0]
 
 
 def fit(config: FinetuneConfig, model, codec: Codec, splits, folder: Path):

@@ -1,4 +1,6 @@
 import ast
+import copy
+import json
 import math
 import subprocess
 import sys
@@ -200,6 +202,21 @@ def test_saved_and_loaded_model_is_the_same(model, tmp_path):
     assert told.shape == (5, L, 4)
     assert torch.equal(told, model.model(ids).last_hidden_state)
     assert AutoConfig.from_pretrained(tmp_path).residue_token_ids == RESIDUES
+
+
+def test_a_checkpoint_of_another_version_is_refused(model, tmp_path):
+    """Those that name none are older than symmetric couplings, by which other logits are had."""
+    model.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    settings = json.loads(path.read_text())
+    assert settings.pop("factored_version") == 2
+    for changed, named in (({}, "1: written by older"), ({"factored_version": 3}, "3: written by newer")):
+        path.write_text(json.dumps(settings | changed))
+        for auto in (AutoConfig, AutoModelForMaskedLM):
+            with pytest.raises(Exception, match=f"factored_version={named} code, .*train again, use the"):
+                auto.from_pretrained(tmp_path)
+    model.save_pretrained(tmp_path)
+    assert copy.deepcopy(AutoConfig.from_pretrained(tmp_path)).factored_version == 2
 
 
 def test_missing_weights_are_filled_and_loaded_ones_kept(model, tmp_path):

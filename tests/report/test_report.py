@@ -464,6 +464,9 @@ def test_mistakes_are_told_in_one_line(tmp_path):
     path.write_text("id\tlabel\tscore\na\tpromoter\t0.3\nb\tbackground\thigh\n")
     with pytest.raises(UserError, match="line 3: score 'high' is not a number"):
         report(tmp_path, ["c"])
+    (tmp_path / "c" / "metrics.json").write_text("[")
+    with pytest.raises(UserError, match=r"c/metrics.json: not JSON: .*; copy it once more, or run again"):
+        report(tmp_path, ["c"])
 
 
 def test_error_of_an_auroc_is_the_spread_of_many_samples():

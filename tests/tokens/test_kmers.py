@@ -8,7 +8,7 @@ from pipeline.errors import UserError
 from pipeline.sequences.alphabets import clean
 from pipeline.tokens.bytepairs import BytePairCodec
 from pipeline.tokens.kmers import Codec, KmerCodec, codec_of
-from pipeline.tokens.vocabulary import build_tokenizer
+from pipeline.tokens.vocabulary import build_tokenizer, load_tokenizer
 
 # ESM-2's tokens in its order, written out once more by hand.
 ESM2 = [
@@ -153,6 +153,16 @@ def test_a_codec_is_read_from_a_folder_of_ours_only(tmp_path, tokenizer_folder):
     (tmp_path / "tokenizer_config.json").write_text('{"alphabet": "dna"}')
     with pytest.raises(UserError, match=r"no key 'k'.*build-tokenizer"):
         codec_of(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    for read in (codec_of, load_tokenizer):
+        with pytest.raises(UserError, match=r"tokenizer_config.json: not JSON: .*; copy it once more"):
+            read(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    (tmp_path / "tokenizer.json").write_text("[]")
+    with pytest.raises(UserError, match=r"tokenizer.json: holds list, not keys with values"):
+        load_tokenizer(tmp_path)
+    with pytest.raises(UserError, match=r"tokenizer_config.json: no such file"):
+        load_tokenizer(tmp_path / "nowhere")
 
 
 @pytest.fixture(scope="module")
