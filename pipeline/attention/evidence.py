@@ -115,21 +115,6 @@ class Stratum:
     rows: np.ndarray
 
 
-def regions_of(sites: Sequence[tuple[int, int]], width: int, number: int) -> list[list[tuple[int, int]]]:
-    """Return sites as regions of each of so many sequences.
-
-    Args:
-        sites: sequence and first base of each.
-        width: bases of a site.
-        number: how many sequences there are; sites in others are left out.
-    """
-    regions: list[list[tuple[int, int]]] = [[] for _ in range(number)]
-    for row, start in sorted(sites):
-        if row < number:
-            regions[row].append((start, start + width))
-    return regions
-
-
 def as_rows(values: Sequence[np.ndarray]) -> np.ndarray:
     """Return values of sequences as rows (N, L), not a number behind the end of a sequence."""
     value_NL = np.full((len(values), max(map(len, values), default=0)), np.nan)

@@ -12,9 +12,11 @@ FLANK = 2  # columns that a matrix may reach beyond its seed word, on each side
 FLANK_BITS = 0.3  # information that a flanking column must carry to be kept
 END_BITS = 0.1  # information below which an outer column of the word itself is cut
 MIN_WIDTH = 4
+NARROWEST = 5  # columns of a matrix at least: no window of four is rarer than one in some 250
 MIN_SITES = 5.0  # expected sites below which a matrix is not reported
 ROUNDS = 50
 SAME = 0.8  # correlation from which two matrices are one motif
+SHARED = 5  # columns that it is over at least: four are often alike by chance
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ def grow(
     sequence (ZOOPS; Bailey and Elkan 1994, ISMB 2, 28-36): candidate sites are the windows inside regions,
     widened by 2 bases, and log-odds are against the composition of ``sequences``. Outer columns are cut:
     added ones under 0.3 bits, the word's own under 0.1 bits (relative entropy, corrected for small samples:
-    Schneider et al. 1986, doi:10.1016/0022-2836(86)90165-8), and the rest is refined again.
+    Schneider et al. 1986, doi:10.1016/0022-2836(86)90165-8). If four are left the better one beside them is
+    kept, and the rest is refined again.
 
     The best word goes first. Bases that a motif explains are erased, by its posterior, for those after it.
     Words whose first matrix correlates with a motif (Pearson, at least 0.8 at the best offset, on either
@@ -139,10 +142,11 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float:
         b: (v, 4) frequencies.
 
     Returns:
-        The correlation over the shared columns at the best offset, of those that share at least 4 columns
-        and all but 2 of the narrower matrix; -1 where there is none.
+        The correlation over the shared columns at the best offset, of those that share at least 5 columns
+        and all but 2 of the narrower matrix (all of one with 4); -1 where there is none.
     """
-    overlap = max(MIN_WIDTH, min(len(a), len(b)) - 2)
+    narrower = min(len(a), len(b))
+    overlap = max(MIN_WIDTH, min(SHARED, narrower), narrower - 2)
     best = -1.0
     for other in (b, b[::-1, ::-1]):
         for offset in range(overlap - len(other), len(a) - overlap + 1):
@@ -247,9 +251,11 @@ def _refine(draft: Motif, text: _Text, mask: np.ndarray) -> Motif | None:
     positions, owners = text.candidates(mask, core)
     free = text.unexplained(positions, core)
     counts, _ = _maximise(draft.counts, text, positions - FLANK, owners, free)
-    low, high = _informative(_information(counts, text.background), core)
+    bits = _information(counts, text.background)
+    low, high = _informative(bits, core)
     if high - low < MIN_WIDTH:
         return None
+    low, high = _widened(bits, low, high)
     starts = positions - FLANK + low
     counts, posterior = _maximise(counts[low:high], text, starts, owners, free)
     if posterior.sum() < MIN_SITES:
@@ -266,6 +272,15 @@ def _informative(bits: np.ndarray, core: int) -> tuple[int, int]:
     least[FLANK : FLANK + core] = END_BITS
     kept = np.flatnonzero(bits >= least)
     return (int(kept[0]), int(kept[-1]) + 1) if len(kept) else (0, 0)
+
+
+def _widened(bits: np.ndarray, low: int, high: int) -> tuple[int, int]:
+    """Return the columns with, where they are few, the more informative ones beside them."""
+    while high - low < NARROWEST:
+        left = bits[low - 1] if low else -np.inf
+        right = bits[high] if high < len(bits) else -np.inf
+        low, high = (low - 1, high) if left > right else (low, high + 1)
+    return low, high
 
 
 def _maximise(

@@ -12,7 +12,6 @@ from pipeline.attention.evidence import (
     _compared,
     _p_value,
     agreement,
-    regions_of,
     site_auroc,
     support,
 )
@@ -80,10 +79,6 @@ def test_another_sequence_is_never_the_own_one():
 
 
 # -- attention at sites
-
-
-def test_regions_of_sites():
-    assert regions_of([(2, 5), (0, 1), (0, 9), (4, 1)], 6, 4) == [[(1, 7), (9, 15)], [], [(5, 11)], []]
 
 
 def overlaps(region, others):

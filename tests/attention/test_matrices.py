@@ -7,6 +7,7 @@ from Bio.Seq import Seq
 from pipeline.attention.matrices import LETTERS, Motif, Seed, correlation, grow
 from pipeline.attention.motif_files import best_hits
 from pipeline.attention.words import Word, enriched, false_discovery, held_words, high_regions
+from pipeline.config import MotifsConfig
 
 BOXES = {"minus35": ("TTGACA", (82, 84, 78, 65, 54, 45)), "minus10": ("TATAAT", (80, 95, 45, 60, 50, 96))}
 WINDOW = 81
@@ -178,6 +179,18 @@ def test_columns_that_say_nothing_are_cut():
     assert motif.consensus == "TGACA"
 
 
+@pytest.mark.parametrize(("word", "expected"), [("ATGACA", "TGAC"), ("ATGAC", "TGAC"), ("TGACA", "TGAC")])
+def test_a_matrix_has_five_columns_at_least(word, expected):
+    """A window of four is too common to be told from chance, so such a motif would have no sites."""
+    rng = np.random.default_rng(1)
+    sequences, regions = plant("NTGACN", count=300)
+    filled = ["".join(rng.choice(list(LETTERS)) if c == "N" else c for c in s) for s in sequences]
+    (motif,) = grow([make_seed(word)], filled, {"0.0": regions}, 3)
+    assert len(motif.counts) == 5
+    assert expected in motif.consensus
+    assert 0.25**5 < MotifsConfig.model_fields["site_p_value"].default < 0.25**4
+
+
 def test_shifted_and_reversed_copies_are_one_motif_with_all_heads():
     sequences, regions = plant("CTTGACAG", count=150)
     reverse = str(Seq("TTGACA").reverse_complement())
@@ -188,6 +201,15 @@ def test_shifted_and_reversed_copies_are_one_motif_with_all_heads():
     (motif,) = grow(seeds, both, dict.fromkeys(["0.0", "1.2", "3.1", "2.0"], wide), 5)
     assert (motif.consensus, motif.word, motif.p_value) == ("CTTGACAG", "TTGACA", 1e-20)
     assert motif.heads == ["0.0", "3.1", "1.2", "2.0"]
+
+
+def test_words_that_share_an_end_with_a_motif_are_no_copies_of_it():
+    a, a_regions = plant("TATAAT", seed=1)
+    b, b_regions = plant("TAATTGAC", seed=2)  # begins as the other one ends
+    seeds = [make_seed("TATAAT", 1e-8, "0.0"), make_seed("ATTGAC", 1e-5, "1.1")]
+    regions = {"0.0": a_regions + [[]] * len(b), "1.1": [[]] * len(a) + b_regions}
+    motifs = grow(seeds, a + b, regions, 5)
+    assert [(m.consensus, m.heads) for m in motifs] == [("TATAAT", ["0.0"]), ("TAATTGAC", ["1.1"])]
 
 
 def test_no_more_motifs_than_asked_best_first():
