@@ -3,8 +3,8 @@
     python benchmarks/real_motifs.py DATA --output real-motifs --sets sigma70 prom_core_tata
 
 ``DATA`` holds genomes/, motifs/ (JASPAR) and promoters/ (ecoli/sigma70.fa.gz, gue/). sigma70: the promoters
-of E. coli against windows inside genes that match them in GC content; the boxes have to be found as
-published, where they lie, as far apart, and in no search among the windows inside genes. prom_core_tata: the
+of E. coli against windows inside genes that match them in GC content and against shuffled promoters; the boxes
+have to be found as published, where they lie, as far apart, and in no search among the negatives. prom_core_tata: the
 box of human promoters has to be TBP's in JASPAR, and to lie where TBP binds. tf_0 to tf_4: the best motif of
 each set of binding sites and what JASPAR calls it. A classifier of each set is fine-tuned from a language
 model of the same kind of genome. One result file for each set; what is finished is not made again.
@@ -43,24 +43,33 @@ EMPTY = ("shuffled_positives", "permuted_labels")  # controls without anything t
 # -- rows, classifiers, motifs
 
 
-def coding_windows(data: Path, folder: Path) -> Path:
-    """Return windows inside genes, as many as promoters, alike in GC content."""
+def others(data: Path, folder: Path) -> Path:
+    """Return windows inside genes alike in GC content and promoters shuffled, as many of each as promoters.
+
+    Windows inside genes alone are told from promoters by composition, and a classifier need not read boxes.
+    """
+    positives = [data / "promoters" / "ecoli" / "sigma70.fa.gz"]
     config = NegativesConfig(
         output=folder / "coding",
-        positives=[data / "promoters" / "ecoli" / "sigma70.fa.gz"],
+        positives=positives,
         genome=data / "genomes" / f"{GENOME}.fna.gz",
         annotation=data / "genomes" / f"{GENOME}.gff.gz",
         where="coding",
         seed=1,
     )
-    return negatives.run(config).folder / "negatives.fa"
+    shuffled = NegativesConfig(output=folder / "shuffled", positives=positives, kind="shuffled", seed=1)
+    path = folder / "others.fa"
+    path.write_text(
+        "".join((negatives.run(kind).folder / "negatives.fa").read_text() for kind in (config, shuffled))
+    )
+    return path
 
 
 def sigma70_corpus(data: Path, folder: Path) -> Path:
     promoters = data / "promoters" / "ecoli" / "sigma70.fa.gz"
     config = PrepareConfig(
         output=folder / "corpus",
-        classes={"other": coding_windows(data, folder), "site": promoters},
+        classes={"other": others(data, folder), "site": promoters},
         split_by="cluster",
         validation=0.1,
         test=0.3,
@@ -192,13 +201,13 @@ def sigma70(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     trained = classifier(folder, model, corpus, options.epochs, SIGMA70_START)
     database = boxes_database(folder / "boxes.meme")
     site = found_in(folder / "motifs", trained, corpus, database, expected=list(BOXES))
-    other = found_in(folder / "coding-motifs", trained, corpus, database, positive="other", mutagenesis=0,
+    other = found_in(folder / "other-motifs", trained, corpus, database, positive="other", mutagenesis=0,
                      controls=[])  # fmt: skip
     boxes = {name: box_found(read(site), name) for name in BOXES}
-    others = [np.array(motif["matrix"]) for motif in read(other)]
+    found_there = [np.array(motif["matrix"]) for motif in read(other)]
     for name, box in boxes.items():
-        nearest = max((aligned(matrix, box_matrix(name))[0] for matrix in others), default=-1.0)
-        box["best_correlation_in_coding_windows"] = round(nearest, 3)
+        nearest = max((aligned(matrix, box_matrix(name))[0] for matrix in found_there), default=-1.0)
+        box["best_correlation_in_negatives"] = round(nearest, 3)
         box["right"] = box["right"] and nearest < LEAST_CORRELATION
     found = {"boxes": boxes, "spacer": spacer(site, boxes), "motifs": [short(m) for m in read(site)]}
     found["controls"] = json.loads((site / "controls.json").read_text())
