@@ -3,11 +3,12 @@
     python benchmarks/real_motifs.py DATA --output real-motifs --sets sigma70 prom_core_tata
 
 ``DATA`` holds genomes/, motifs/ (JASPAR) and promoters/ (ecoli/sigma70.fa.gz, gue/). sigma70: the promoters
-of E. coli against windows inside genes that match them in GC content and against shuffled promoters; the boxes
-have to be found as published, where they lie, as far apart, and in no search among the negatives. prom_core_tata: the
-box of human promoters has to be TBP's in JASPAR, and to lie where TBP binds. tf_0 to tf_4: the best motif of
-each set of binding sites and what JASPAR calls it. A classifier of each set is fine-tuned from a language
-model of the same kind of genome. One result file for each set; what is finished is not made again.
+of E. coli against windows inside genes that match them in GC content and against shuffled promoters; the
+boxes have to be found as published, where they lie, as far apart, and in no search among the negatives.
+prom_core_tata: the box of human promoters has to be TBP's in JASPAR, and to lie where TBP binds. tf_0 to
+tf_4: the best motif of each set of binding sites and what JASPAR calls it. A classifier of each set is
+fine-tuned from a language model of the same kind of genome. One result file for each set; what is finished is
+not made again.
 """
 
 import argparse
