@@ -183,20 +183,24 @@ def test_numbers_too_large_for_float16_are_refused(embed, folders, monkeypatch):
         embed(dtype="float16")
 
 
-def test_weights_that_are_no_numbers_or_not_there_give_no_vectors(embed, folders, tmp_path):
-    """One layer is missing, which is less than loading refuses; or a weight is not a number."""
+def test_weights_that_are_missing_or_no_numbers_or_too_large_give_no_vectors(embed, folders, tmp_path):
+    """Parts of a layer are in no file; or a weight is not a number; or vectors are beyond all numbers."""
     tensors = load_file(folders["overlapping"] / "model.safetensors")
     changed = {
         "part": {name: value for name, value in tensors.items() if "layers.1.mlp" not in name},
         "nan": tensors | {"norm.weight": torch.full((16,), float("nan"))},
+        "huge": tensors | {"norm.weight": torch.full((16,), 3e38)},
+    }
+    messages = {
+        "part": r"tensor layers.1.mlp\S+, of which config.json tells, is in no file",
+        "nan": r"tensor norm.weight: 16 of 16 weights are NaN or infinite",
+        "huge": r"^record 'r17': its vector is no number: the checkpoint's weights",
     }
     for name, weights in changed.items():
         shutil.copytree(folders["overlapping"], tmp_path / name)
         save_file(weights, tmp_path / name / "model.safetensors", {"format": "pt"})
-    with pytest.raises(UserError, match=r"part lacks weights of its encoder; pass a folder that pretrain"):
-        embed(checkpoint=tmp_path / "part")
-    with pytest.raises(UserError, match=r"^record 'r17': its vector is no number: the checkpoint's weights"):
-        embed(checkpoint=tmp_path / "nan")
+        with pytest.raises(UserError, match=messages[name]):
+            embed(checkpoint=tmp_path / name)
 
 
 @pytest.mark.parametrize("size", [1, 2])
