@@ -20,6 +20,8 @@ from pipeline.log import say
 MANIFEST = "manifest.json"
 STAGE = ".stage"
 BEGUN = ".stage-key"
+# Of a checkpoint: its tensors, and which file has which where they are several.
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 ANEW = "copy it once more, or run again what wrote it"
 VERSIONED = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy", "biopython")
 # Settings that change where or how fast a result comes, but not what it is.

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.artifacts import Result, Workspace, produce, read_keys
+from pipeline.artifacts import INDEX, WEIGHTS, Result, Workspace, produce, read_keys
 from pipeline.config import ConversionConfig
 from pipeline.errors import UserError, reason
 from pipeline.log import say
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from pipeline.model import StrandForMaskedLM
 
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 FILES = ["config.json", "*.safetensors", INDEX, "vocab.txt", "tokenizer.json", "tokenizer_config.json"]
 MODEL_TYPES = {"esm2": "esm", "esmc": "esmc"}
 TODAY = {"gamma": ".weight", "beta": ".bias"}  # of layer norms
@@ -252,11 +251,9 @@ def _load(folder: Path) -> "StrandForMaskedLM":
         UserError: it is none, or predicts no tokens.
     """
     from pipeline.model import StrandForMaskedLM
-    from pipeline.training.classifier import check_checkpoint
     from pipeline.training.weights import load_weights
 
-    check_checkpoint(folder, "pretrain")
-    model, missing = load_weights(StrandForMaskedLM, folder, dtype="auto")
+    model, missing = load_weights(StrandForMaskedLM, folder, kinds=("strand",), dtype="auto")
     if missing:
         raise UserError(f"source: {folder} is no masked language model; pass a folder written by pretrain")
     return model

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import __version__
-from pipeline.artifacts import read_keys, shard_names
+from pipeline.artifacts import INDEX, WEIGHTS, read_keys, shard_names
 from pipeline.errors import UserError, reason
 from pipeline.log import say
 from pipeline.report.card import CARD, LICENSE
 from pipeline.settings.hub import PushConfig
 
 CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 NAMES = {CARD, CONFIG, TOKENIZER, WEIGHTS, INDEX}
 NAMES |= {"tokenizer.json", "special_tokens_map.json", "vocab.json", "vocab.txt"}
 OTHERS = re.compile(

@@ -210,8 +210,7 @@ def load_tokenizer(folder: Path, **changes: Any):
 
     import pipeline.model  # noqa: F401  registers our classes
 
-    read_keys(folder / CONFIG)
     for name in FILES:
-        if (folder / name).is_file():
+        if name == CONFIG or (folder / name).is_file():
             read_keys(folder / name)
     return AutoTokenizer.from_pretrained(folder.absolute(), trust_remote_code=False, **changes)

@@ -15,6 +15,7 @@ from pipeline.tokens.windows import Context
 
 TASKS = {"regression": "values", "multi_label_classification": "labels"}  # by transformers' names
 SAYS = {"values": "values", "labels": "several labels", "letters": "a class for each letter"}
+STRAND = ("strand",)  # the model types that most stages read
 OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 
 
@@ -162,7 +163,7 @@ def check_checkpoint(folder: Path, stage: str) -> None:
     """
     from pipeline.training.weights import read_config
 
-    read_config(folder, stage, ("strand",))
+    read_config(folder, stage, STRAND)
 
 
 def load_records(config: PredictConfig, model, codec: Codec) -> tuple[list[tuple[str, str]], Context]:
@@ -200,8 +201,7 @@ def load_model(kind: Any, checkpoint: Path, stage: str, lacks: str, **changed: A
     """
     from pipeline.training.weights import load_weights
 
-    check_checkpoint(checkpoint, stage)
-    model, missing = load_weights(kind, checkpoint, dtype=torch.float32, **changed)
+    model, missing = load_weights(kind, checkpoint, stage, STRAND, dtype=torch.float32, **changed)
     if missing:
         raise UserError(f"checkpoint: {checkpoint} {lacks}")
     return model.eval()

@@ -16,6 +16,7 @@ from transformers import EsmcConfig, EsmConfig
 from pipeline.errors import UserError
 from pipeline.model import StrandConfig, StrandForMaskedLM
 from pipeline.model.modeling_strand import StrandRotaryEmbedding
+from pipeline.training.weights import sizes
 
 Tensors = dict[str, torch.Tensor]
 
@@ -216,7 +217,7 @@ def take(tensors: Tensors, layout: Layout, config: StrandConfig) -> tuple[Strand
             raise UserError(f"source: no tensor {absent[0]}; only a whole {layout.kind} can be taken over")
         state[name] = torch.cat([rest.pop(source) for source in sources])
         if state[name].shape != shapes[name].shape:
-            found, wanted = (" x ".join(map(str, each.shape)) for each in (state[name], shapes[name]))
+            found, wanted = (sizes(each.shape) for each in (state[name], shapes[name]))
             raise UserError(
                 f"source: {' + '.join(sources)}: {found}, which is not what config.json says ({wanted}); put "
                 "the config.json there that was saved with these weights"

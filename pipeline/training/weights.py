@@ -12,11 +12,11 @@ from transformers import AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 import pipeline.model
-from pipeline.artifacts import read_keys, shard_names
+from pipeline.artifacts import INDEX, WEIGHTS, read_keys, shard_names
 from pipeline.errors import UserError, reason
 from pipeline.log import say
 
-CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+CONFIG = "config.json"
 KINDS = {"strand": pipeline.model.StrandConfig, "strand-factored": pipeline.model.FactoredConfig}
 ENCODER = "model."  # what the encoder's names begin with where a head is beside it
 OLD_REGRESSION = "contact_regression.safetensors"  # convert kept ESM-2's contact regression there once
@@ -119,8 +119,8 @@ def check_files(folder: Path, config: PreTrainedConfig) -> dict[str, Stored]:
             )
         if tensor.shape != expected[name]:
             raise UserError(
-                f"checkpoint: {tensor.file}: tensor {name} is {_sizes(tensor.shape)}, but by {CONFIG} "
-                f"{_sizes(expected[name])}; put the {CONFIG} there that was saved with these weights"
+                f"checkpoint: {tensor.file}: tensor {name} is {sizes(tensor.shape)}, but by {CONFIG} "
+                f"{sizes(expected[name])}; put the {CONFIG} there that was saved with these weights"
             )
     tied = getattr(network, "all_tied_weights_keys", None) or {}
     absent = [name for name in expected if name not in stored and name not in tied]
@@ -138,7 +138,8 @@ def _layers(config: PreTrainedConfig) -> str:
     return kind if layers is None else f"{kind} with num_hidden_layers {layers}"
 
 
-def _sizes(shape: Shape) -> str:
+def sizes(shape: Shape) -> str:
+    """Return a shape in words."""
     return " x ".join(map(str, shape)) or "one number"
 
 
@@ -164,13 +165,16 @@ def _check_numbers(model: PreTrainedModel, stored: Mapping[str, Stored]) -> None
             check_finite(name, value, file, "checkpoint")
 
 
-def load_weights(kind: Any, folder: Path, wanted: str = "pretrain", **changed: Any):
+def load_weights(
+    kind: Any, folder: Path, wanted: str = "pretrain", kinds: Container[str] = KINDS, **changed: Any
+):
     """Return a network with a checkpoint's weights, and the names of those weights that are new.
 
     Args:
         kind: the Auto class, or class, that loads it.
         folder: the checkpoint's.
         wanted: the stage whose folder is to be passed where this is no checkpoint.
+        kinds: the model types that will do.
         **changed: passed to ``from_pretrained``; ``config`` there is used instead of the checkpoint's own.
 
     Raises:
@@ -178,7 +182,7 @@ def load_weights(kind: Any, folder: Path, wanted: str = "pretrain", **changed: A
     """
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    stored = check_files(folder, read_config(folder, wanted))
+    stored = check_files(folder, read_config(folder, wanted, kinds))
     if (folder / OLD_REGRESSION).is_file():
         say(f"{folder / OLD_REGRESSION}: not read: convert ESM-2 anew to have its contact regression")
     model, report = kind.from_pretrained(
@@ -202,10 +206,9 @@ def load_protein_model(checkpoint: Path, kinds: Container[str] = KINDS):
     Raises:
         UserError: see `load_weights`; or it predicts no tokens, or reads something else than proteins.
     """
-    config = read_config(checkpoint, "pretrain", kinds)
-    if (alphabet := getattr(config, "alphabet", "protein")) != "protein":
+    model, missing = load_weights(AutoModelForMaskedLM, checkpoint, kinds=kinds, dtype=torch.float32)
+    if (alphabet := getattr(model.config, "alphabet", "protein")) != "protein":
         raise UserError(f"checkpoint: {checkpoint}: a model of {alphabet}; contacts need a protein model")
-    model, missing = load_weights(AutoModelForMaskedLM, checkpoint, dtype=torch.float32)
     if missing:
         raise UserError(f"checkpoint: {checkpoint} predicts no tokens; pass a folder written by pretrain")
     return model.eval()
