@@ -8,15 +8,18 @@ and residue numbers (Kortemme-Lab/covariation). All methods see the same rows of
 over the rows that are 80 % identical to it; gaps are in no norm, and the correction is the same. Gaps are
 missing letters to factored attention and to pseudo-likelihood, and letters of their own to the other two.
 Precision is that of the L and L/5 best pairs with |i - j| >= 6, L being the resolved residues in the
-alignment. Hyper-parameters were chosen on the families of CHOSEN_ON alone, and the headline is about the
-others.
+alignment: of corrected scores with a tenth of those around each pair, as FactoredForMaskedLM gives them, and
+of corrected scores alone, as others give them. Hyper-parameters were chosen on the families of CHOSEN_ON
+alone, and the headline is about the others.
 
-There is one result file for each family; the same command goes on where it was stopped, and what was computed
-with other settings is computed again. Factored attention is trained by the stage itself; ``seconds`` says
-how long that took, the limit being eight minutes on two cores, and ``cpu_seconds`` what it took of them.
+There is one result file for each family, and one of its maps; the same command goes on where it was stopped,
+and what was computed with other settings is computed again. Factored attention is trained by the stage
+itself; ``seconds`` says how long that took, the limit being eight minutes on two cores, and ``cpu_seconds``
+what it took of them.
 """
 
 import argparse
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -35,6 +38,7 @@ from pipeline.attention.contacts import (
     precision_at,
     sequence_weights,
     symmetrise,
+    with_neighbours,
 )
 from pipeline.attention.couplings import coupling_scores, mean_field, pseudo_likelihood
 from pipeline.attention.jacobian import categorical_jacobian, logits_of
@@ -48,6 +52,7 @@ CHOSEN_ON = ("PF00072", "PF00179", "PF00381", "PF00013", "PF00486")  # 15260, 33
 CONTROLS = ("mutual_information", "mean_field", "pseudo_likelihood")
 LEARNT = ("factored", "attention", "jacobian")
 FRACTIONS = {"at_l": 1.0, "at_l5": 0.2}
+KINDS = ("with_neighbours", "alone")
 ROWS, RESAMPLES, GAP = 2048, 10_000, len(RESIDUES)
 HEAD_SIZE = 16
 
@@ -66,11 +71,13 @@ class Family(NamedTuple):
     contacts: np.ndarray
     known: np.ndarray
 
-    def score(self, scores_CC: np.ndarray) -> dict[str, float]:
-        """Return the precision of the scores at L and L/5."""
-        mapped = scores_CC[np.ix_(self.columns, self.columns)]
+    def score(self, scores_CC: np.ndarray) -> dict[str, dict[str, float]]:
+        """Return the precision of the scores at L and L/5, with those around each pair and alone."""
+        here = np.ix_(self.columns, self.columns)
+        maps = {"with_neighbours": with_neighbours(scores_CC)[here], "alone": scores_CC[here]}
         return {
-            key: precision_at(mapped, self.contacts, self.known, share) for key, share in FRACTIONS.items()
+            kind: {key: precision_at(m, self.contacts, self.known, share) for key, share in FRACTIONS.items()}
+            for kind, m in maps.items()
         }
 
 
@@ -130,7 +137,7 @@ def trained(tokens: Path, output: Path, family: Family, settings: dict[str, Any]
 
 
 def learnt(model: FactoredForMaskedLM, family: Family) -> dict[str, np.ndarray]:
-    """Return the maps (C, C) of a trained model.
+    """Return the maps (C, C) of a trained model, without neighbours.
 
     The Jacobian is that of the structure's own sequence; for a model that is linear in its letters it has to
     tell what the couplings tell.
@@ -143,19 +150,20 @@ def learnt(model: FactoredForMaskedLM, family: Family) -> dict[str, np.ndarray]:
     jacobian_CC = np.zeros((C, C))
     jacobian_CC[np.ix_(family.columns, family.columns)] = coupling_scores(jacobian)
     return {
-        "factored": model.predict_contacts().numpy(),
+        "factored": coupling_scores(model.model.couplings().detach().numpy()),
         "attention": average_product_correction(attention),
         "jacobian": jacobian_CC,
     }
 
 
 def run_family(data: Path, stem: str, output: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """Return the result of a family, of which what is not in its file yet is computed."""
-    name, path = stem.split("_")[0], output / f"{stem}.json"
+    """Return the result of a family, of which what is not in its files yet is computed."""
+    name, path, maps_path = stem.split("_")[0], output / f"{stem}.json", output / f"{stem}.npz"
     settings = {key: getattr(given, key) for key in ("heads", "decay", "learning_rate", "steps")}
     result: dict[str, Any] = {"precision": {}, "seconds": {}}
+    maps: dict[str, np.ndarray] = {}
     if path.exists():
-        result = json.loads(path.read_text())
+        result, maps = json.loads(path.read_text()), dict(np.load(maps_path))
     if result.get("settings", settings) != settings:
         result["precision"] = {key: value for key, value in result["precision"].items() if key in CONTROLS}
     wanted = [method for method in given.methods if method not in result["precision"]]
@@ -167,49 +175,60 @@ def run_family(data: Path, stem: str, output: Path, given: argparse.Namespace) -
     family = read_family(data, stem, corpus)
     result |= {"rows": len(family.codes), "effective_rows": round(family.weights.sum(), 1)}
     result |= {"columns": family.codes.shape[1], "residues": int(family.known.diagonal().sum())}
+
+    def keep(found: dict[str, np.ndarray]) -> None:
+        maps.update({method: scores.astype(np.float32) for method, scores in found.items()})
+        result["precision"] |= {method: family.score(scores) for method, scores in found.items()}
+        np.savez_compressed(maps_path, **maps)
+        write_json(path, result)
+
     for method, compute in controls(family).items():
         if method in wanted:
             began = time.monotonic()
-            result["precision"][method] = family.score(compute())
+            scores = compute()
             result["seconds"][method] = round(time.monotonic() - began, 1)
-            write_json(path, result)
+            keep({method: scores})
     if "factored" in wanted:
         began, used = time.monotonic(), time.process_time()
         encode.run(TokenizeConfig(output=tokens, corpus=corpus, tokenizer="protein"))
         model = trained(tokens, output / f"{name}-model", family, settings)
         result["seconds"]["factored"] = round(time.monotonic() - began, 1)
         result["cpu_seconds"] = {"factored": round(time.process_time() - used, 1)}
-        for method, scores in learnt(model, family).items():
-            result["precision"][method] = family.score(scores)
         result["settings"] = settings
-        write_json(path, result)
+        keep(learnt(model, family))
     return result
 
 
 def headline(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Return means over the families that nothing was chosen on, and how far factored is above mean field.
 
-    Intervals are 95 % of resamples of families, both methods on the same ones.
+    Mean field is given the neighbours, too, or is taken as it is published, alone. Intervals are 95 % of
+    resamples of families, both methods on the same ones.
     """
-    held = {name: found["precision"] for name, found in results.items() if name not in CHOSEN_ON}
-    methods = [m for m in (*LEARNT, *CONTROLS) if held and all(m in found for found in held.values())]
+    held = [found["precision"] for name, found in results.items() if name not in CHOSEN_ON]
+    methods = [m for m in (*LEARNT, *CONTROLS) if held and all(m in found for found in held)]
+
+    def values(method: str, kind: str, key: str) -> np.ndarray:
+        return np.array([found[method][kind][key] for found in held])
+
     mean = {
-        m: {key: float(np.mean([f[m][key] for f in held.values()])) for key in FRACTIONS} for m in methods
+        m: {kind: {key: float(values(m, kind, key).mean()) for key in FRACTIONS} for kind in KINDS}
+        for m in methods
     }
     summary: dict[str, Any] = {"families": len(held), "mean": mean}
     if {"factored", "mean_field"} <= set(methods):
-        for key in FRACTIONS:
-            ahead = np.array([found["factored"][key] - found["mean_field"][key] for found in held.values()])
+        for kind, key in itertools.product(KINDS, FRACTIONS):
+            ahead = values("factored", "with_neighbours", key) - values("mean_field", kind, key)
             spread = interval(lambda draw, ahead=ahead: ahead[draw].mean(1), len(ahead), RESAMPLES, 1)
-            summary[f"factored_minus_mean_field_{key}"] = {"mean": float(ahead.mean()), "interval": spread}
+            summary[f"above_mean_field_{kind}_{key}"] = {"mean": float(ahead.mean()), "interval": spread}
     return summary
 
 
 def print_table(results: dict[str, dict[str, Any]], summary: dict[str, Any]) -> None:
-    """Print precision at L and L/5 of every family and method as a table in Markdown."""
+    """Print precision at L and L/5 of every family and method, with neighbours, as a table in Markdown."""
 
-    def cells(precision: dict[str, dict[str, float]]) -> str:
-        found = [precision.get(method) for method in (*LEARNT, *CONTROLS)]
+    def cells(precision: dict[str, dict[str, dict[str, float]]], kind: str) -> str:
+        found = [precision[m][kind] if m in precision else None for m in (*LEARNT, *CONTROLS)]
         return " | ".join(f"{p['at_l']:.2f} / {p['at_l5']:.2f}" if p else "" for p in found)
 
     heads = " | ".join(method.replace("_", " ") for method in (*LEARNT, *CONTROLS))
@@ -217,8 +236,10 @@ def print_table(results: dict[str, dict[str, Any]], summary: dict[str, Any]) -> 
     for name, found in results.items():
         star, seconds = "*" if name in CHOSEN_ON else "", found["seconds"].get("factored", "")
         sizes = f"{found['rows']} | {found['residues']}"
-        print(f"| {name}{star} | {sizes} | {cells(found['precision'])} | {seconds} |")
-    print(f"| mean of {summary['families']} | | | {cells(summary['mean'])} | |")
+        print(f"| {name}{star} | {sizes} | {cells(found['precision'], 'with_neighbours')} | {seconds} |")
+    for kind in KINDS:
+        name = f"mean of {summary['families']}, {kind.replace('_', ' ')}"
+        print(f"| {name} | | | {cells(summary['mean'], kind)} | |")
     print("\n* hyper-parameters were chosen on it")
     print(json.dumps(summary))
 
@@ -232,7 +253,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--methods", nargs="+", choices=methods, default=list(methods))
     parser.add_argument("--heads", type=int, default=256)
     parser.add_argument(
-        "--decay", type=float, default=0.05, help="penalty of couplings, as in model.coupling_decay"
+        "--decay", type=float, default=0.02, help="penalty of couplings, as in model.coupling_decay"
     )
     parser.add_argument("--learning-rate", type=float, default=0.05)
     parser.add_argument("--steps", type=int, default=300)

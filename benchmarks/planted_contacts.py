@@ -2,9 +2,9 @@
 
     python benchmarks/planted_contacts.py --output planted-contacts
 
-Each world is another family with other contacts (Potts model, random tree); the stages that make it, train on
-it and read it are those of configs/demo.yaml, with other seeds. One run folder for each seed; what is finished
-is not made again. Target: at least .95 of the precision of mean field, both at L and averaged over seeds.
+Each world is another family with other contacts (Potts model, random tree); the stages that make it, train
+on it and read it are those of configs/demo.yaml, with other seeds. One run folder for each seed; what is
+finished is not made again. Target: at least .95 of the precision of mean field, at L and averaged over seeds.
 """
 
 import argparse

@@ -32,7 +32,7 @@ from pipeline.log import say, track
 GAP = "-"
 CANDIDATES = 20
 SCORES = {
-    "factored": "coupling norms of factored attention, average-product corrected",
+    "factored": "coupling norms of factored attention, average-product corrected, with those around a pair",
     "strand": "attention, symmetrised, average-product corrected, mean of heads and layers",
     "fitted": "probability by the regression on attention that the checkpoint holds",
     "jacobian": "categorical Jacobian, symmetrised, coupling norms, average-product corrected",
@@ -130,8 +130,6 @@ def _kind(model, config: ContactsConfig) -> str:
 
 def _maps(model, family: Family, config: ContactsConfig, kind: str) -> dict[str, np.ndarray | None]:
     """Return the scores (n, n) of the model and of its controls, by their names in metrics.json."""
-    from pipeline.attention.contacts import average_product_correction, mutual_information, sequence_weights
-    from pipeline.attention.couplings import coupling_scores, mean_field
     from pipeline.tokens.kmers import codec_of
     from pipeline.training.network import untrained
 
@@ -143,11 +141,25 @@ def _maps(model, family: Family, config: ContactsConfig, kind: str) -> dict[str,
         maps["label_free"] = _predict(model, family, config, label_free)
     maps["baseline"] = None
     if family.aligned:
-        codes_NC, pairs = _codes(family.rows), np.ix_(family.columns, family.columns)
-        weights_N = sequence_weights(codes_NC)
-        maps["baseline"] = average_product_correction(mutual_information(codes_NC, weights_N))[pairs]
-        maps["mean_field"] = coupling_scores(mean_field(codes_NC, weights_N))[pairs]
+        maps |= _controls(family, kind)
     return maps
+
+
+def _controls(family: Family, kind: str) -> dict[str, np.ndarray]:
+    """Return maps (n, n) of the alignment without a network, corrected as the model's is."""
+    from pipeline.attention import contacts
+    from pipeline.attention.couplings import coupling_scores, mean_field
+
+    codes_NC, pairs = _codes(family.rows), np.ix_(family.columns, family.columns)
+    weights_N = contacts.sequence_weights(codes_NC)
+    information = contacts.mutual_information(codes_NC, weights_N)
+    found = {
+        "baseline": contacts.average_product_correction(information),
+        "mean_field": coupling_scores(mean_field(codes_NC, weights_N)),
+    }
+    if kind == "factored":
+        found = {name: contacts.with_neighbours(scores) for name, scores in found.items()}
+    return {name: scores[pairs] for name, scores in found.items()}
 
 
 def _write(found: Map, score: str, folder: Path) -> None:

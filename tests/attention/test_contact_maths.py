@@ -14,6 +14,7 @@ from pipeline.attention.contacts import (
     scored_pairs,
     sequence_weights,
     symmetrise,
+    with_neighbours,
 )
 
 
@@ -47,6 +48,16 @@ def slow_precision(scores, contacts, known, fraction, low, high):
     pairs.sort(key=lambda p: -scores[p])
     best = pairs[: max(1, int(sum(known[i, i] for i in range(n)) * fraction))]
     return sum(bool(contacts[p]) for p in best) / len(best)
+
+
+def test_neighbours_count_a_tenth_and_the_diagonal_nothing():
+    scores = np.random.default_rng(3).normal(size=(7, 7)) + 5 * np.eye(7)
+    expected = np.zeros((7, 7))
+    for i, j in np.ndindex(7, 7):
+        around = [(a, b) for a in range(i - 1, i + 2) for b in range(j - 1, j + 2) if (a, b) != (i, j)]
+        inside = [scores[a, b] for a, b in around if a != b and 0 <= a < 7 and 0 <= b < 7]
+        expected[i, j] = 0 if i == j else scores[i, j] + 0.1 * sum(inside)
+    np.testing.assert_allclose(with_neighbours(scores), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5, 0.2])

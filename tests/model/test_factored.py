@@ -128,7 +128,17 @@ def test_loss_is_the_mean_over_targets(model):
         assert parameter.grad.abs().sum() > 0, name
 
 
-def test_contacts_are_corrected_coupling_norms(model):
+def slow_neighbours(scores):
+    found = torch.zeros_like(scores)
+    for i in range(L):
+        for j in range(L):
+            for a in range(max(i - 1, 0), min(i + 2, L)):
+                for b in range(max(j - 1, 0), min(j + 2, L)):
+                    found[i, j] += scores[a, b] * (1 if (a, b) == (i, j) else 0.1)
+    return found.fill_diagonal_(0)
+
+
+def test_contacts_are_corrected_coupling_norms_and_those_around(model):
     J = slow_couplings(model)
     norms = torch.zeros(L, L, dtype=torch.double)
     for i in range(L):
@@ -138,6 +148,7 @@ def test_contacts_are_corrected_coupling_norms(model):
             norms[i, j] = pair.norm() if i != j else 0
     expected = norms - norms.sum(1)[:, None] * norms.sum(0)[None] / norms.sum()
     expected.fill_diagonal_(0)
+    expected = slow_neighbours(expected)
     scores = model.predict_contacts()
     torch.testing.assert_close(scores.double(), expected, atol=1e-6, rtol=0)
     torch.testing.assert_close(scores, scores.T, atol=1e-6, rtol=0)
@@ -182,7 +193,8 @@ def test_planted_pair_is_found_by_training():
         optimizer.step()
     scores = model.predict_contacts()
     assert divmod(int(scores.argmax()), 10) in {(1, 8), (8, 1)}
-    assert scores[1, 8] > 5 * scores.triu(1).flatten().topk(2).values[1]
+    others = [scores[i, j] for i in range(10) for j in range(i + 1, 10) if abs(i - 1) > 1 or abs(j - 8) > 1]
+    assert scores[1, 8] > 5 * max(others)
 
 
 def test_saved_and_loaded_model_is_the_same(model, tmp_path):
