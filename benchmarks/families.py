@@ -253,7 +253,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--methods", nargs="+", choices=methods, default=list(methods))
     parser.add_argument("--heads", type=int, default=256)
     parser.add_argument(
-        "--decay", type=float, default=0.02, help="penalty of couplings, as in model.coupling_decay"
+        "--decay", type=float, default=0.05, help="penalty of couplings, as in model.coupling_decay"
     )
     parser.add_argument("--learning-rate", type=float, default=0.05)
     parser.add_argument("--steps", type=int, default=300)

@@ -124,7 +124,7 @@ class ModelConfig(Section):
     lm_head: Literal["linear", "dense"] = "linear"
     """dense: a layer with GELU and layer norm before the decoder, as ESM-2 has"""
     tie_word_embeddings: bool = True
-    coupling_decay: Annotated[float, Field(ge=0)] = 0.02
+    coupling_decay: Annotated[float, Field(ge=0)] = 0.05
     """factored: L2 penalty of couplings, in multiples of columns - 1, as CCMpred has it (0.2 there)"""
 
 
