@@ -107,13 +107,17 @@ def _read(config: ContactHeadConfig, paths: list[Path]) -> "list[Protein]":
     """Return the proteins of all structures with their families.
 
     Raises:
-        UserError: one cannot be used, or all are of one family.
+        UserError: one cannot be used, they are fewer than wanted, or all are of one family.
     """
     from dataclasses import replace
 
     from pipeline.attention.regression import group, protein
     from pipeline.sequences.structure import read_structure
 
+    if config.fit_on and config.fit_on > len(paths):
+        raise UserError(
+            f"fit_on={config.fit_on}: only {len(paths)} structures; add others"
+        )
     proteins = []
     for path in paths:
         structure = read_structure(path)

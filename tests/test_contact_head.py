@@ -162,6 +162,7 @@ def test_families_and_fewer_structures(folder, tmp_path):
         ({"structures": ["structures", "structures/1AAA_A.pdb"]}, "two files are called 1AAA_A"),
         ({"structures": ["structures/1AAA_A.pdb"]}, "all are of one family"),
         ({"structures": ["one.pdb", "structures/1AAA_A.pdb"]}, "holds the chains A, B; choose one"),
+        ({"fit_on": 5}, "fit_on=5: only 4 structures; add others"),
         ({"families": "few.tsv"}, "few.tsv: no family of structure 1BBB_A; add a row"),
         ({"families": "query.fa"}, "the columns structure and family are needed"),
         ({"checkpoint": "dna"}, "a model of dna"),

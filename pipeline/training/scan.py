@@ -7,7 +7,6 @@ has one is not read again.
 Shapes: N windows, L letters, T tokens of a window, B windows of a batch, C classes; 2 strands, + and -.
 """
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from pipeline.artifacts import write_json
+from pipeline.artifacts import read_json, write_json
 from pipeline.errors import UserError
 from pipeline.log import say, track
 from pipeline.sequences.targets import Letters, Target
@@ -225,11 +224,19 @@ def scan(
 def keep_scores(folder: Path, settings: dict[str, Any]) -> None:
     """Make a folder for scores, or keep the scores that are there if they were made with these settings."""
     path = folder / "settings.json"
-    if folder.exists() and not (path.is_file() and json.loads(path.read_text()) == settings):
+    if folder.exists() and not _made_with(path, settings):
         say("the scores of an unfinished scan are of other inputs or settings; they are thrown away")
         shutil.rmtree(folder)
     folder.mkdir(exist_ok=True)
     write_json(path, settings)
+
+
+def _made_with(path: Path, settings: dict[str, Any]) -> bool:
+    """Return whether a file holds these settings; one that cannot be read does not."""
+    try:
+        return read_json(path) == settings
+    except UserError:
+        return False
 
 
 def _save(path: Path, scores_2N: np.ndarray) -> None:
@@ -240,10 +247,21 @@ def _save(path: Path, scores_2N: np.ndarray) -> None:
 
 
 def load(number: int, target: Target, size: int, stride: int, folder: Path) -> tuple[np.ndarray, Any]:
-    """Return where the windows of a target start (N,), and their scores (2, N), float32."""
+    """Return where the windows of a target start (N,), and their scores (2, N), float32.
+
+    Raises:
+        UserError: a file of scores is damaged.
+    """
     chunks = chunks_of(number, target, stride, folder)
     start_N = np.concatenate([chunk.starts(size, stride) for chunk in chunks])
-    return start_N, np.concatenate([np.load(chunk.path) for chunk in chunks], 1)
+    return start_N, np.concatenate([_read(chunk.path) for chunk in chunks], 1)
+
+
+def _read(path: Path) -> np.ndarray:
+    try:
+        return np.load(path)
+    except (ValueError, EOFError):
+        raise UserError(f"{path}: no array of scores; delete the file to have it made again") from None
 
 
 @dataclass(frozen=True)

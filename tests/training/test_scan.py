@@ -128,6 +128,11 @@ def test_windows_are_read_once_whoever_reads_them(tmp_path, monkeypatch, process
     next(tmp_path.glob("0000000-*5.npy")).unlink()
     scan.scan(ends, ends, TARGETS, 4, tmp_path, "test")
     assert ends.calls == calls + 1
+    damaged = next(tmp_path.glob("0000000-*5.npy"))
+    for content in (b"", damaged.read_bytes()[:90]):
+        damaged.write_bytes(content)
+        with pytest.raises(UserError, match=r"5\.npy: no array of scores; delete the file"):
+            load(0, TARGETS[0], 10, 4, tmp_path)
 
 
 def test_scores_of_other_settings_are_thrown_away(tmp_path, capfd):
@@ -139,4 +144,8 @@ def test_scores_of_other_settings_are_thrown_away(tmp_path, capfd):
     keep_scores(tmp_path / "w", {"a": 2})
     assert not (tmp_path / "w" / "x.npy").exists()
     assert "of other inputs or settings; they are thrown away" in capfd.readouterr().err
+    (tmp_path / "w" / "x.npy").touch()
+    (tmp_path / "w" / "settings.json").write_text("{")
+    keep_scores(tmp_path / "w", {"a": 2})
+    assert not (tmp_path / "w" / "x.npy").exists()
     shutil.rmtree(tmp_path / "w")
