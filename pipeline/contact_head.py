@@ -115,9 +115,7 @@ def _read(config: ContactHeadConfig, paths: list[Path]) -> "list[Protein]":
     from pipeline.sequences.structure import read_structure
 
     if config.fit_on and config.fit_on > len(paths):
-        raise UserError(
-            f"fit_on={config.fit_on}: only {len(paths)} structures; add others"
-        )
+        raise UserError(f"fit_on={config.fit_on}: only {len(paths)} structures; add others")
     proteins = []
     for path in paths:
         structure = read_structure(path)
