@@ -233,7 +233,7 @@ def _validate(scores: dict[str, "Scores"], shares: dict[str, float], model) -> d
 
 def _take_best(model, folder: Path, progress: "Progress", config: PretrainConfig) -> int:
     """Put the weights that are to be the result into the model; return the step they are of."""
-    from pipeline.training.checkpoints import damage, load_weights, name_of
+    from pipeline.training.checkpoints import damage, name_of, restore_weights
 
     step, best = progress.step, progress.best_step
     if progress.best is None:
@@ -243,7 +243,7 @@ def _take_best(model, folder: Path, progress: "Progress", config: PretrainConfig
         if problem := damage(path):
             say(f"{path}: {problem}; the result is step {step}, not this one, which validated best")
             return step
-        load_weights(path, model)
+        restore_weights(path, model)
         step = best
     say(f"the result is step {step} of {progress.step}; step {best} validated best ({progress.best:.4f})")
     return step

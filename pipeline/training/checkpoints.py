@@ -175,7 +175,7 @@ def complete(folder: Path) -> Iterator[Saved]:
             say(f"{path}: passed over: {problem}")
 
 
-def load_weights(path: Path, model: torch.nn.Module) -> None:
+def restore_weights(path: Path, model: torch.nn.Module) -> None:
     """Put a checkpoint's weights into ``model``.
 
     Raises:
@@ -195,6 +195,6 @@ def load_weights(path: Path, model: torch.nn.Module) -> None:
 
 def load(saved: Saved, model: torch.nn.Module, optimizers: list[torch.optim.Optimizer]) -> Progress:
     """Put a checkpoint's weights and optimizer state into ``model`` and ``optimizers``."""
-    load_weights(saved.path, model)
+    restore_weights(saved.path, model)
     load_state_by_name(model, optimizers, load_file(saved.path / OPTIMIZER))
     return saved.progress

@@ -196,11 +196,11 @@ def test_other_networks_are_refused(saved, tiny_model):
     with pytest.raises(
         UserError, match=r"^resume: .*step-000010 holds another network: size mismatch for .*$"
     ):
-        checkpoints.load_weights(path, tiny_model(hidden_size=16))
+        checkpoints.restore_weights(path, tiny_model(hidden_size=16))
     with pytest.raises(
         UserError, match=r"holds another network: model.layers.2.* is in one of the two only$"
     ):
-        checkpoints.load_weights(path, tiny_model(num_hidden_layers=3))
+        checkpoints.restore_weights(path, tiny_model(num_hidden_layers=3))
 
 
 @pytest.mark.parametrize("moment", ["while the old is deleted", "before the new is renamed"])
