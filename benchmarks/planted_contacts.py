@@ -28,7 +28,7 @@ def one_seed(folder: Path, seed: int) -> dict[str, float]:
     stages["world"]["promoters"] = 50
     folder.mkdir(parents=True, exist_ok=True)
     path = folder.with_suffix(".yaml")
-    path.write_text(yaml.safe_dump({"simulated": True, "seed": seed, "stages": stages}))
+    path.write_text(yaml.safe_dump({"simulated": True, "seed": seed, "stages": stages}, sort_keys=False))
     command = [sys.executable, "-m", "pipeline.cli", "run", "--config", path, "--output", folder]
     subprocess.run(command, check=True, stdout=sys.stderr)
     metrics = json.loads((folder / "family_contacts" / "metrics.json").read_text())

@@ -12,7 +12,8 @@ AUTO_MAP = {
     "AutoModel": "modeling_factored.FactoredModel",
     "AutoModelForMaskedLM": "modeling_factored.FactoredForMaskedLM",
 }
-VERSION = 2  # of the settings, of the weights and of what they mean; in 1 couplings had a direction
+# Of the settings, of the weights and of what they mean; in 1 couplings had a direction, in 2 values no scale.
+VERSION = 3
 UNNAMED = 1  # the version of a checkpoint that names none
 # Keys that are no field of the class but that transformers itself writes or passes.
 FROM_TRANSFORMERS = (
@@ -55,7 +56,7 @@ class FactoredConfig(PreTrainedConfig):
     num_attention_heads: int = 64
     hidden_size: int = 2048
     initializer_range: float | int = 1.0
-    value_initializer_range: float | int = 0.1
+    value_initializer_range: float | int = 0.4
     coupling_decay: float | int = 0.0
     pad_token_id: int | None = 1
     factored_version: int = VERSION

@@ -50,7 +50,8 @@ class FactoredModel(FactoredPreTrainedModel):
     """What each column is told by the others: sum over j of J[i, j, x_j].
 
     J[i, j] is the mean of sum over h of A_h[i, j] W_h and of its transpose for [j, i], as couplings have no
-    direction.
+    direction. W_h is the head's values over the root of K, as its scores are: Adam moves all weights alike,
+    and couplings are the better for values that learn more slowly than queries and keys.
 
     Queries and keys are learned for each column and do not see the sequence, values depend on the token
     alone, and a column never attends to itself, so what is said of position i does not depend on x_i
@@ -81,8 +82,8 @@ class FactoredModel(FactoredPreTrainedModel):
         """
         A_HLL = self.attention()
         H, L, _ = A_HLL.shape
-        R = self.values.shape[-1]
-        J = A_HLL.permute(1, 2, 0).reshape(L * L, H) @ self.values.reshape(H, R * R)
+        K, R = self.queries.shape[-1], self.values.shape[-1]
+        J = A_HLL.permute(1, 2, 0).reshape(L * L, H) @ (self.values.reshape(H, R * R) * K**-0.5)
         pairs = J.view(L, L, R, R).permute(1, 2, 0, 3).reshape(L * R, L * R)
         return (pairs + pairs.T) / 2
 
