@@ -11,6 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 import pipeline.model
+from pipeline.attention.contacts import with_neighbours
 from pipeline.model.configuration_factored import FactoredConfig
 from pipeline.model.modeling_factored import FactoredForMaskedLM, FactoredModel
 
@@ -128,16 +129,6 @@ def test_loss_is_the_mean_over_targets(model):
         assert parameter.grad.abs().sum() > 0, name
 
 
-def slow_neighbours(scores):
-    found = torch.zeros_like(scores)
-    for i in range(L):
-        for j in range(L):
-            for a in range(max(i - 1, 0), min(i + 2, L)):
-                for b in range(max(j - 1, 0), min(j + 2, L)):
-                    found[i, j] += scores[a, b] * (1 if (a, b) == (i, j) else 0.1)
-    return found.fill_diagonal_(0)
-
-
 def test_contacts_are_corrected_coupling_norms_and_those_around(model):
     J = slow_couplings(model)
     norms = torch.zeros(L, L, dtype=torch.double)
@@ -148,7 +139,7 @@ def test_contacts_are_corrected_coupling_norms_and_those_around(model):
             norms[i, j] = pair.norm() if i != j else 0
     expected = norms - norms.sum(1)[:, None] * norms.sum(0)[None] / norms.sum()
     expected.fill_diagonal_(0)
-    expected = slow_neighbours(expected)
+    expected = torch.from_numpy(with_neighbours(expected.numpy()))
     scores = model.predict_contacts()
     torch.testing.assert_close(scores.double(), expected, atol=1e-6, rtol=0)
     torch.testing.assert_close(scores, scores.T, atol=1e-6, rtol=0)
