@@ -76,9 +76,9 @@ def _name(path: Path) -> str:
 def _build(config: ContactHeadConfig, paths: list[Path], workspace: Workspace) -> None:
     from pipeline.attention.regression import fit
     from pipeline.tokens.kmers import codec_of
-    from pipeline.training.weights import load_protein_model
+    from pipeline.training.weights import STRAND, load_protein_model
 
-    model, codec = load_protein_model(config.checkpoint, ("strand",)), codec_of(config.checkpoint)
+    model, codec = load_protein_model(config.checkpoint, STRAND), codec_of(config.checkpoint)
     proteins = _read(config, paths)
     features = _features(model, codec, proteins, "attention")
     scores = _evaluate(config, model, codec, proteins, features)

@@ -251,9 +251,9 @@ def _load(folder: Path) -> "StrandForMaskedLM":
         UserError: it is none, or predicts no tokens.
     """
     from pipeline.model import StrandForMaskedLM
-    from pipeline.training.weights import load_weights
+    from pipeline.training.weights import STRAND, load_weights
 
-    model, missing = load_weights(StrandForMaskedLM, folder, kinds=("strand",), dtype="auto")
+    model, missing = load_weights(StrandForMaskedLM, folder, kinds=STRAND, dtype="auto")
     if missing:
         raise UserError(f"source: {folder} is no masked language model; pass a folder written by pretrain")
     return model

@@ -15,7 +15,6 @@ from pipeline.tokens.windows import Context
 
 TASKS = {"regression": "values", "multi_label_classification": "labels"}  # by transformers' names
 SAYS = {"values": "values", "labels": "several labels", "letters": "a class for each letter"}
-STRAND = ("strand",)  # the model types that most stages read
 OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 
 
@@ -161,7 +160,7 @@ def check_checkpoint(folder: Path, stage: str) -> None:
         UserError: names the folder and ``stage``, whose folder is wanted; or the checkpoint is one of another
             version, or of no shape that there can be.
     """
-    from pipeline.training.weights import read_config
+    from pipeline.training.weights import STRAND, read_config
 
     read_config(folder, stage, STRAND)
 
@@ -199,7 +198,7 @@ def load_model(kind: Any, checkpoint: Path, stage: str, lacks: str, **changed: A
         UserError: the folder holds no strand model, or one without that head, or its files do not go
             together, or a weight is not finite.
     """
-    from pipeline.training.weights import load_weights
+    from pipeline.training.weights import STRAND, load_weights
 
     model, missing = load_weights(kind, checkpoint, stage, STRAND, dtype=torch.float32, **changed)
     if missing:

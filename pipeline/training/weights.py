@@ -18,6 +18,7 @@ from pipeline.log import say
 
 CONFIG = "config.json"
 KINDS = {"strand": pipeline.model.StrandConfig, "strand-factored": pipeline.model.FactoredConfig}
+STRAND = ("strand",)  # what most stages read
 ENCODER = "model."  # what the encoder's names begin with where a head is beside it
 OLD_REGRESSION = "contact_regression.safetensors"  # convert kept ESM-2's contact regression there once
 Shape = tuple[int, ...]
