@@ -14,7 +14,8 @@ alone, and the headline is about the others.
 
 There is one result file for each family, and one of its maps; the same command goes on where it was stopped,
 and what was computed with other settings is computed again. Factored attention is trained by the stage
-itself; ``seconds`` says how long that took, the limit being eight minutes on two cores, and ``cpu_seconds``
+itself, once with each seed: precision is the mean over seeds, and ``of_seeds`` has that of each. ``seconds``
+says how long one of them took on average, the limit being eight minutes on two cores, and ``cpu_seconds``
 what it took of them.
 """
 
@@ -81,6 +82,14 @@ class Family(NamedTuple):
         }
 
 
+def mean_of(precisions: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """Return the mean of each figure."""
+    return {
+        kind: {key: float(np.mean([found[kind][key] for found in precisions])) for key in FRACTIONS}
+        for kind in KINDS
+    }
+
+
 def encoded(texts: list[str]) -> np.ndarray:
     """Return sequences of one length as codes."""
     table = np.full(256, GAP, np.uint8)
@@ -113,7 +122,9 @@ def controls(family: Family) -> dict[str, Callable[[], np.ndarray]]:
     }
 
 
-def trained(tokens: Path, output: Path, family: Family, settings: dict[str, Any]) -> FactoredForMaskedLM:
+def trained(
+    tokens: Path, output: Path, family: Family, settings: dict[str, Any], seed: int
+) -> FactoredForMaskedLM:
     """Return factored attention trained on a family."""
     N, C = family.codes.shape
     config = PretrainConfig(
@@ -124,7 +135,7 @@ def trained(tokens: Path, output: Path, family: Family, settings: dict[str, Any]
         micro_batch_tokens=min(N, ROWS) * C,
         checkpoint_every=settings["steps"],
         log_every=50,
-        seed=1,
+        seed=seed,
         model=ModelConfig(
             architecture="factored",
             num_attention_heads=settings["heads"],
@@ -159,7 +170,7 @@ def learnt(model: FactoredForMaskedLM, family: Family) -> dict[str, np.ndarray]:
 def run_family(data: Path, stem: str, output: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Return the result of a family, of which what is not in its files yet is computed."""
     name, path, maps_path = stem.split("_")[0], output / f"{stem}.json", output / f"{stem}.npz"
-    settings = {key: getattr(given, key) for key in ("heads", "decay", "learning_rate", "steps")}
+    settings = {key: getattr(given, key) for key in ("heads", "decay", "learning_rate", "steps", "seeds")}
     result: dict[str, Any] = {"precision": {}, "seconds": {}}
     maps: dict[str, np.ndarray] = {}
     if path.exists():
@@ -176,9 +187,9 @@ def run_family(data: Path, stem: str, output: Path, given: argparse.Namespace) -
     result |= {"rows": len(family.codes), "effective_rows": round(family.weights.sum(), 1)}
     result |= {"columns": family.codes.shape[1], "residues": int(family.known.diagonal().sum())}
 
-    def keep(found: dict[str, np.ndarray]) -> None:
-        maps.update({method: scores.astype(np.float32) for method, scores in found.items()})
-        result["precision"] |= {method: family.score(scores) for method, scores in found.items()}
+    def keep(found: dict[str, list[np.ndarray]]) -> None:
+        maps.update({method: np.stack(each).astype(np.float32) for method, each in found.items()})
+        result["precision"] |= {m: mean_of([family.score(scores) for scores in found[m]]) for m in found}
         np.savez_compressed(maps_path, **maps)
         write_json(path, result)
 
@@ -187,15 +198,19 @@ def run_family(data: Path, stem: str, output: Path, given: argparse.Namespace) -
             began = time.monotonic()
             scores = compute()
             result["seconds"][method] = round(time.monotonic() - began, 1)
-            keep({method: scores})
+            keep({method: [scores]})
     if "factored" in wanted:
         began, used = time.monotonic(), time.process_time()
         encode.run(TokenizeConfig(output=tokens, corpus=corpus, tokenizer="protein"))
-        model = trained(tokens, output / f"{name}-model", family, settings)
-        result["seconds"]["factored"] = round(time.monotonic() - began, 1)
-        result["cpu_seconds"] = {"factored": round(time.process_time() - used, 1)}
+        models = [
+            trained(tokens, output / f"{name}-model-{seed}", family, settings, seed) for seed in given.seeds
+        ]
+        result["seconds"]["factored"] = round((time.monotonic() - began) / len(models), 1)
+        result["cpu_seconds"] = {"factored": round((time.process_time() - used) / len(models), 1)}
         result["settings"] = settings
-        keep(learnt(model, family))
+        found = [learnt(model, family) for model in models]
+        result["of_seeds"] = [family.score(of_seed["factored"]) for of_seed in found]
+        keep({method: [of_seed[method] for of_seed in found] for method in LEARNT})
     return result
 
 
@@ -205,17 +220,19 @@ def headline(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
     Mean field is given the neighbours, too, or is taken as it is published, alone. Intervals are 95 % of
     resamples of families, both methods on the same ones.
     """
-    held = [found["precision"] for name, found in results.items() if name not in CHOSEN_ON]
+    others = [found for name, found in results.items() if name not in CHOSEN_ON]
+    held = [found["precision"] for found in others]
     methods = [m for m in (*LEARNT, *CONTROLS) if held and all(m in found for found in held)]
 
     def values(method: str, kind: str, key: str) -> np.ndarray:
         return np.array([found[method][kind][key] for found in held])
 
-    mean = {
-        m: {kind: {key: float(values(m, kind, key).mean()) for key in FRACTIONS} for kind in KINDS}
-        for m in methods
-    }
+    mean = {m: mean_of([found[m] for found in held]) for m in methods}
     summary: dict[str, Any] = {"families": len(held), "mean": mean}
+    if "factored" in methods:
+        summary["of_seeds"] = [
+            mean_of(list(seeds)) for seeds in zip(*(f["of_seeds"] for f in others), strict=True)
+        ]
     if {"factored", "mean_field"} <= set(methods):
         for kind, key in itertools.product(KINDS, FRACTIONS):
             ahead = values("factored", "with_neighbours", key) - values("mean_field", kind, key)
@@ -256,7 +273,8 @@ def arguments() -> argparse.Namespace:
         "--decay", type=float, default=0.05, help="penalty of couplings, as in model.coupling_decay"
     )
     parser.add_argument("--learning-rate", type=float, default=0.05)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="of factored attention")
     return parser.parse_args()
 
 
