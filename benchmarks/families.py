@@ -14,9 +14,9 @@ alone, and the headline is about the others.
 
 There is one result file for each family, and one of its maps; the same command goes on where it was stopped,
 and what was computed with other settings is computed again. Factored attention is trained by the stage
-itself, once with each seed: precision is the mean over seeds, and ``of_seeds`` has that of each. ``seconds``
-says how long one of them took on average, the limit being eight minutes on two cores, and ``cpu_seconds``
-what it took of them.
+itself, once with each seed: ``precision`` is the mean over seeds, and ``of_seeds`` has that of each.
+``seconds`` says how long one of them took on average, the limit being eight minutes on two cores, and
+``cpu_seconds`` what it took of them.
 """
 
 import argparse
@@ -171,7 +171,7 @@ def run_family(data: Path, stem: str, output: Path, given: argparse.Namespace) -
     """Return the result of a family, of which what is not in its files yet is computed."""
     name, path, maps_path = stem.split("_")[0], output / f"{stem}.json", output / f"{stem}.npz"
     settings = {key: getattr(given, key) for key in ("heads", "decay", "learning_rate", "steps", "seeds")}
-    result: dict[str, Any] = {"precision": {}, "seconds": {}}
+    result: dict[str, Any] = {"precision": {}, "of_seeds": {}, "seconds": {}}
     maps: dict[str, np.ndarray] = {}
     if path.exists():
         result, maps = json.loads(path.read_text()), dict(np.load(maps_path))
@@ -189,7 +189,8 @@ def run_family(data: Path, stem: str, output: Path, given: argparse.Namespace) -
 
     def keep(found: dict[str, list[np.ndarray]]) -> None:
         maps.update({method: np.stack(each).astype(np.float32) for method, each in found.items()})
-        result["precision"] |= {m: mean_of([family.score(scores) for scores in found[m]]) for m in found}
+        result["of_seeds"] |= {m: [family.score(scores) for scores in each] for m, each in found.items()}
+        result["precision"] |= {method: mean_of(result["of_seeds"][method]) for method in found}
         np.savez_compressed(maps_path, **maps)
         write_json(path, result)
 
@@ -209,7 +210,6 @@ def run_family(data: Path, stem: str, output: Path, given: argparse.Namespace) -
         result["cpu_seconds"] = {"factored": round((time.process_time() - used) / len(models), 1)}
         result["settings"] = settings
         found = [learnt(model, family) for model in models]
-        result["of_seeds"] = [family.score(of_seed["factored"]) for of_seed in found]
         keep({method: [of_seed[method] for of_seed in found] for method in LEARNT})
     return result
 
@@ -231,7 +231,7 @@ def headline(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
     summary: dict[str, Any] = {"families": len(held), "mean": mean}
     if "factored" in methods:
         summary["of_seeds"] = [
-            mean_of(list(seeds)) for seeds in zip(*(f["of_seeds"] for f in others), strict=True)
+            mean_of(list(seeds)) for seeds in zip(*(f["of_seeds"]["factored"] for f in others), strict=True)
         ]
     if {"factored", "mean_field"} <= set(methods):
         for kind, key in itertools.product(KINDS, FRACTIONS):

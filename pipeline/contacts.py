@@ -75,7 +75,7 @@ def _build(config: ContactsConfig, workspace: Workspace) -> None:
     maps = _maps(model, family, config, kind)
     predicted = maps["value"]
     assert predicted is not None
-    letters = family.rows[family.query][1].replace(GAP, "")
+    letters = family.letters
     fitted = kind == "fitted"
     found = Map(family.name, letters, predicted, config.min_separation, fitted, truth, numbering)
     metrics = _metrics(maps, truth, config.min_separation)

@@ -29,6 +29,11 @@ class Family:
         return self.rows[self.query][0]
 
     @property
+    def letters(self) -> str:
+        """Return the query's residues, without gaps."""
+        return self.rows[self.query][1].replace(GAP, "")
+
+    @property
     def columns(self) -> np.ndarray:
         """Return the places of the query's residues in its row, (n,)."""
         return np.flatnonzero(np.array(list(self.rows[self.query][1])) != GAP)
@@ -50,12 +55,11 @@ def read_inputs(config: ContactsConfig) -> tuple[Family, Truth | None, Numbering
     rows = _read_rows(config.data)
     if config.structure is None:
         family = Family(rows, _find(rows, config) if config.query else 0)
-        letters = rows[family.query][1].replace(GAP, "")
-        return family, _read_contacts(config.contacts, letters) if config.contacts else None, None
+        return family, _read_contacts(config.contacts, family.letters) if config.contacts else None, None
     structure = read_structure(config.structure, config.chain)
     say(f"{config.structure}: {structure.describe()}")
     family = Family(rows, _find(rows, config) if config.query else _closest(rows, structure))
-    letters = rows[family.query][1].replace(GAP, "")
+    letters = family.letters
     index = align_to(letters, structure)
     found = index >= 0
     other = sum(letters[i] != structure.sequence[index[i]] for i in np.flatnonzero(found))
