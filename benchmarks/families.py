@@ -8,9 +8,9 @@ and residue numbers (Kortemme-Lab/covariation). All methods see the same rows of
 over the rows that are 80 % identical to it; gaps are in no norm, and the correction is the same. Gaps are
 missing letters to factored attention and to pseudo-likelihood, and letters of their own to the other two.
 Precision is that of the L and L/5 best pairs with |i - j| >= 6, L being the resolved residues in the
-alignment: of corrected scores with a tenth of those around each pair, as FactoredForMaskedLM gives them, and
-of corrected scores alone, as others give them. Hyper-parameters were chosen on the families of CHOSEN_ON
-alone, and the headline is about the others.
+alignment: of corrected scores in the context of the map, as FactoredForMaskedLM gives them, and of corrected
+scores alone, as others give them. Hyper-parameters were chosen on the families of CHOSEN_ON alone, and the
+headline is about the others.
 
 There is one result file for each family, and one of its maps; the same command goes on where it was stopped,
 and what was computed with other settings is computed again. Factored attention is trained by the stage
@@ -35,11 +35,11 @@ from pipeline import encode, prepare, pretrain
 from pipeline.artifacts import write_json
 from pipeline.attention.contacts import (
     average_product_correction,
+    in_context,
     mutual_information,
     precision_at,
     sequence_weights,
     symmetrise,
-    with_neighbours,
 )
 from pipeline.attention.couplings import coupling_scores, mean_field, pseudo_likelihood
 from pipeline.attention.jacobian import categorical_jacobian, logits_of
@@ -53,7 +53,7 @@ CHOSEN_ON = ("PF00072", "PF00179", "PF00381", "PF00013", "PF00486")  # 15260, 33
 CONTROLS = ("mutual_information", "mean_field", "pseudo_likelihood")
 LEARNT = ("factored", "attention", "jacobian")
 FRACTIONS = {"at_l": 1.0, "at_l5": 0.2}
-KINDS = ("with_neighbours", "alone")
+KINDS = ("in_context", "alone")
 ROWS, RESAMPLES, GAP = 2048, 10_000, len(RESIDUES)
 HEAD_SIZE = 16
 
@@ -73,9 +73,9 @@ class Family(NamedTuple):
     known: np.ndarray
 
     def score(self, scores_CC: np.ndarray) -> dict[str, dict[str, float]]:
-        """Return the precision of the scores at L and L/5, with those around each pair and alone."""
+        """Return the precision of the scores at L and L/5, in the context of the map and alone."""
         here = np.ix_(self.columns, self.columns)
-        maps = {"with_neighbours": with_neighbours(scores_CC)[here], "alone": scores_CC[here]}
+        maps = {"in_context": in_context(scores_CC)[here], "alone": scores_CC[here]}
         return {
             kind: {key: precision_at(m, self.contacts, self.known, share) for key, share in FRACTIONS.items()}
             for kind, m in maps.items()
@@ -148,7 +148,7 @@ def trained(
 
 
 def learnt(model: FactoredForMaskedLM, family: Family) -> dict[str, np.ndarray]:
-    """Return the maps (C, C) of a trained model, without neighbours.
+    """Return the maps (C, C) of a trained model, without context.
 
     The Jacobian is that of the structure's own sequence; for a model that is linear in its letters it has to
     tell what the couplings tell.
@@ -217,7 +217,7 @@ def run_family(data: Path, stem: str, output: Path, given: argparse.Namespace) -
 def headline(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Return means over the families that nothing was chosen on, and how far factored is above mean field.
 
-    Mean field is given the neighbours, too, or is taken as it is published, alone. Intervals are 95 % of
+    Mean field is given the context, too, or is taken as it is published, alone. Intervals are 95 % of
     resamples of families, both methods on the same ones.
     """
     others = [found for name, found in results.items() if name not in CHOSEN_ON]
@@ -235,14 +235,14 @@ def headline(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
         ]
     if {"factored", "mean_field"} <= set(methods):
         for kind, key in itertools.product(KINDS, FRACTIONS):
-            ahead = values("factored", "with_neighbours", key) - values("mean_field", kind, key)
+            ahead = values("factored", "in_context", key) - values("mean_field", kind, key)
             spread = interval(lambda draw, ahead=ahead: ahead[draw].mean(1), len(ahead), RESAMPLES, 1)
             summary[f"above_mean_field_{kind}_{key}"] = {"mean": float(ahead.mean()), "interval": spread}
     return summary
 
 
 def print_table(results: dict[str, dict[str, Any]], summary: dict[str, Any]) -> None:
-    """Print precision at L and L/5 of every family and method, with neighbours, as a table in Markdown."""
+    """Print precision at L and L/5 of every family and method, in context, as a table in Markdown."""
 
     def cells(precision: dict[str, dict[str, dict[str, float]]], kind: str) -> str:
         found = [precision[m][kind] if m in precision else None for m in (*LEARNT, *CONTROLS)]
@@ -253,7 +253,7 @@ def print_table(results: dict[str, dict[str, Any]], summary: dict[str, Any]) -> 
     for name, found in results.items():
         star, seconds = "*" if name in CHOSEN_ON else "", found["seconds"].get("factored", "")
         sizes = f"{found['rows']} | {found['residues']}"
-        print(f"| {name}{star} | {sizes} | {cells(found['precision'], 'with_neighbours')} | {seconds} |")
+        print(f"| {name}{star} | {sizes} | {cells(found['precision'], 'in_context')} | {seconds} |")
     for kind in KINDS:
         name = f"mean of {summary['families']}, {kind.replace('_', ' ')}"
         print(f"| {name} | | | {cells(summary['mean'], kind)} | |")

@@ -29,7 +29,7 @@ from pipeline.errors import UserError
 from pipeline.log import say, track
 
 SCORES = {
-    "factored": "coupling norms of factored attention, average-product corrected, with those around a pair",
+    "factored": "coupling norms of factored attention, average-product corrected, in the context of the map",
     "strand": "attention, symmetrised, average-product corrected, mean of heads and layers",
     "fitted": "probability by the regression on attention that the checkpoint holds",
     "jacobian": "categorical Jacobian, symmetrised, coupling norms, average-product corrected",
@@ -132,7 +132,7 @@ def _controls(family: Family, kind: str) -> dict[str, np.ndarray]:
         "mean_field": coupling_scores(mean_field(codes_NC, weights_N)),
     }
     if kind == "factored":
-        found = {name: contacts.with_neighbours(scores) for name, scores in found.items()}
+        found = {name: contacts.in_context(scores) for name, scores in found.items()}
     return {name: scores[pairs] for name, scores in found.items()}
 
 

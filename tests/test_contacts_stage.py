@@ -11,7 +11,7 @@ from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM
 
-from pipeline.attention.contacts import average_product_correction, mutual_information, with_neighbours
+from pipeline.attention.contacts import average_product_correction, in_context, mutual_information
 from pipeline.config import ContactsConfig
 from pipeline.contacts import run
 from pipeline.errors import UserError
@@ -76,7 +76,7 @@ def baseline_precision(folder, columns, truth):
     rows = [line for line in (folder / "family.fa").read_text().split() if line[0] != ">"]
     letters = [*sorted(RESIDUES), "-"]
     information = mutual_information(np.array([[letters.index(a) for a in row] for row in rows]))
-    scores = with_neighbours(average_product_correction(information))[np.ix_(columns, columns)]
+    scores = in_context(average_product_correction(information))[np.ix_(columns, columns)]
     pairs = sorted(
         (pair for pair, contact in truth.items() if contact), key=lambda p: (-round(scores[p], 9), p)
     )

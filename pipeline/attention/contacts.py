@@ -13,7 +13,7 @@ RESAMPLES = 2000
 # Of Rao et al. 2020 (bioRxiv 2020.12.15.422761): smallest and largest |i - j|, and shares of L.
 RANGES = {"short": (6, 11), "medium": (12, 23), "long": (24, None)}
 FRACTIONS = {"at_l": 1.0, "at_l2": 0.5, "at_l5": 0.2}
-NEIGHBOURS = 0.1  # as in model/modeling_factored.py, a file that travels alone
+NEIGHBOURS, QUIET = 0.1, 0.5  # as in model/modeling_factored.py, a file that travels alone
 
 
 def symmetrise(a: np.ndarray) -> np.ndarray:
@@ -33,19 +33,25 @@ def average_product_correction(a: np.ndarray) -> np.ndarray:
     return a - np.divide(rows * columns, total, out=np.zeros_like(a, dtype=float), where=total != 0)
 
 
-def with_neighbours(scores_LL: np.ndarray) -> np.ndarray:
-    """Return each pair's score and a tenth of those of the eight pairs around it, (L, L); the diagonal is 0.
+def in_context(scores_LL: np.ndarray) -> np.ndarray:
+    """Return corrected scores of couplings as the map of a family has them, (L, L); the diagonal is 0.
 
-    Helices and strands side by side touch at several residues in a row, so that a pair is likelier to touch
-    where those around it are coupled (patterns in maps of couplings: Muscat et al. 2020,
-    doi:10.1371/journal.pcbi.1007621). The diagonal and pairs outside of the map count 0.
+    A pair has its score and a tenth of those of the eight pairs around it: helices and strands side by side
+    touch at several residues in a row, so that a pair is likelier to touch where those around it are coupled
+    (patterns in maps of couplings: Muscat et al. 2020, doi:10.1371/journal.pcbi.1007621). The diagonal and
+    pairs outside of the map count 0. As scores of some columns vary more than those of others, whatever they
+    touch, each is divided by the geometric mean of the sizes of its two columns: the root mean square of a
+    column's scores and half the mean of that over columns, which keeps the noise of quiet columns small.
     """
     from scipy.ndimage import convolve
 
     kernel = np.full((3, 3), NEIGHBOURS)
     kernel[1, 1] = 1
     apart = 1 - np.eye(len(scores_LL))
-    return convolve(scores_LL * apart, kernel, mode="constant") * apart
+    found_LL = convolve(scores_LL * apart, kernel, mode="constant") * apart
+    sizes_L = np.sqrt((found_LL**2).mean(1))
+    sizes_L = np.sqrt(np.maximum(sizes_L + QUIET * sizes_L.mean(), np.finfo(np.float32).tiny))
+    return found_LL / (sizes_L[:, None] * sizes_L)
 
 
 def scored_pairs(

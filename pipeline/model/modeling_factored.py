@@ -15,6 +15,7 @@ from transformers.utils.generic import can_return_tuple
 from .configuration_factored import FactoredConfig
 
 NEIGHBOURS = 0.1  # what the score of a pair beside another one counts for it
+QUIET = 0.5  # what the mean size of all columns counts for that of each
 
 
 @dataclass
@@ -100,7 +101,9 @@ class FactoredModel(FactoredPreTrainedModel):
 
         Couplings in the zero-sum gauge, Frobenius norm, average-product correction (Ekeberg et al. 2013,
         doi:10.1103/PhysRevE.87.012707), and a tenth of the scores of the eight pairs around each, as helices
-        and strands side by side touch at several residues in a row. The diagonal is 0.
+        and strands side by side touch at several residues in a row; divided by the geometric mean of the
+        sizes of the two columns, a size being the root mean square of a column's scores and half the mean of
+        that over columns, as scores of some columns vary more than others'. The diagonal is 0.
         """
         with torch.no_grad():
             J = self.couplings().float()
@@ -111,7 +114,10 @@ class FactoredModel(FactoredPreTrainedModel):
         scores_LL = norms_LL - norms_LL.sum(1, keepdim=True) * (norms_LL.sum(0, keepdim=True) / total)
         scores_LL.fill_diagonal_(0.0)
         around_LL = 9 * nn.functional.avg_pool2d(scores_LL[None], 3, stride=1, padding=1)[0] - scores_LL
-        return (scores_LL + NEIGHBOURS * around_LL).fill_diagonal_(0.0)
+        scores_LL = (scores_LL + NEIGHBOURS * around_LL).fill_diagonal_(0.0)
+        sizes_L = scores_LL.square().mean(1).sqrt()
+        sizes_L = (sizes_L + QUIET * sizes_L.mean()).clamp(min=torch.finfo(torch.float32).tiny).sqrt()
+        return scores_LL / (sizes_L[:, None] * sizes_L)
 
     @can_return_tuple
     def forward(

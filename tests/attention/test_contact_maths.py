@@ -6,6 +6,7 @@ from transformers.models.esm.modeling_esm import EsmContactPredictionHead
 
 from pipeline.attention.contacts import (
     average_product_correction,
+    in_context,
     mean_ranges,
     mutual_information,
     precision_at,
@@ -14,7 +15,6 @@ from pipeline.attention.contacts import (
     scored_pairs,
     sequence_weights,
     symmetrise,
-    with_neighbours,
 )
 
 
@@ -50,14 +50,24 @@ def slow_precision(scores, contacts, known, fraction, low, high):
     return sum(bool(contacts[p]) for p in best) / len(best)
 
 
-def test_neighbours_count_a_tenth_and_the_diagonal_nothing():
-    scores = np.random.default_rng(3).normal(size=(7, 7)) + 5 * np.eye(7)
+def test_context_is_a_tenth_of_the_neighbours_and_the_sizes_of_the_columns():
+    scores = symmetrise(np.random.default_rng(3).normal(size=(7, 7))) + 5 * np.eye(7)
     expected = np.zeros((7, 7))
     for i, j in np.ndindex(7, 7):
         around = [(a, b) for a in range(i - 1, i + 2) for b in range(j - 1, j + 2) if (a, b) != (i, j)]
         inside = [scores[a, b] for a, b in around if a != b and 0 <= a < 7 and 0 <= b < 7]
         expected[i, j] = 0 if i == j else scores[i, j] + 0.1 * sum(inside)
-    np.testing.assert_allclose(with_neighbours(scores), expected, atol=1e-12)
+    rms = [sum(x * x for x in expected[i]) ** 0.5 / 7**0.5 for i in range(7)]
+    sizes = [one + sum(rms) / 14 for one in rms]
+    for i, j in np.ndindex(7, 7):
+        expected[i, j] /= (sizes[i] * sizes[j]) ** 0.5
+    np.testing.assert_allclose(in_context(scores), expected, atol=1e-12)
+
+
+def test_context_has_no_scale_and_tells_nothing_where_there_is_nothing():
+    scores = symmetrise(np.random.default_rng(3).normal(size=(7, 7)))
+    np.testing.assert_allclose(in_context(100 * scores), in_context(scores), atol=1e-12)
+    np.testing.assert_array_equal(in_context(np.zeros((7, 7))), np.zeros((7, 7)))
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5, 0.2])

@@ -3,7 +3,7 @@ import pytest
 import torch
 from transformers import EsmConfig, EsmForMaskedLM
 
-from pipeline.attention.contacts import with_neighbours
+from pipeline.attention.contacts import in_context
 from pipeline.attention.couplings import coupling_scores
 from pipeline.attention.jacobian import Row, categorical_jacobian, logits_of, mean_jacobian
 from pipeline.model import FactoredConfig, FactoredForMaskedLM
@@ -77,7 +77,7 @@ def test_jacobian_of_a_linear_model_is_its_couplings():
     before = told[np.arange(7), :, [RESIDUES.index(token) for token in ids]]
     np.testing.assert_allclose(found, told - before[:, :, None], atol=1e-6)
     expected = model.predict_contacts().numpy()
-    np.testing.assert_allclose(with_neighbours(coupling_scores(found, R)), expected, atol=1e-6)
+    np.testing.assert_allclose(in_context(coupling_scores(found, R)), expected, atol=1e-6)
 
 
 def test_the_mean_is_taken_over_rows_with_both_columns(tiny_model):
