@@ -98,8 +98,9 @@ def measured(scores: pd.DataFrame, runs: pd.DataFrame, kept_N: np.ndarray, ours:
             scores_NC = np.stack([1 - score_N, score_N], 1)[kept_N]
             each.append(bootstrap(against_rest(labels_N[kept_N], scores_NC, 1, row.threshold), None, 0).point)
         found[name] = {
-            key: [float(np.mean([one[key] for one in each])), float(np.std([one[key] for one in each]))]
+            key: [float(np.mean(values)), float(np.std(values, ddof=min(1, len(values) - 1)))]
             for key in ("mcc", "auroc")
+            for values in [[one[key] for one in each]]
         }
     return {"n": int(kept_N.sum()), "classifiers": found}
 
