@@ -90,18 +90,16 @@ def measured(scores: pd.DataFrame, runs: pd.DataFrame, kept_N: np.ndarray, ours:
     """Return MCC and AUROC of some of the test sequences by classifier: means and deviations over seeds."""
     labels_N, found = (scores["label"] == scores["label"].max()).to_numpy().astype(int), {}
     for name, rows in runs.groupby("classifier", sort=False):
-        each = []
+        judged = []
         for row in rows.itertuples():
             stem = "score" if name == ours else f"score_{name}"
             column = f"{stem}_seed_{row.seed}" if len(rows) > 1 else stem
             score_N = scores[column].to_numpy()
             scores_NC = np.stack([1 - score_N, score_N], 1)[kept_N]
-            each.append(bootstrap(against_rest(labels_N[kept_N], scores_NC, 1, row.threshold), None, 0).point)
-        found[name] = {
-            key: [float(np.mean(values)), float(np.std(values, ddof=min(1, len(values) - 1)))]
-            for key in ("mcc", "auroc")
-            for values in [[one[key] for one in each]]
-        }
+            judged.append(against_rest(labels_N[kept_N], scores_NC, 1, row.threshold))
+        over_seeds = bootstrap(judged, None, 0)
+        spread = over_seeds.spread or dict.fromkeys(over_seeds.point, 0.0)
+        found[name] = {key: [over_seeds.point[key], spread[key]] for key in ("mcc", "auroc")}
     return {"n": int(kept_N.sum()), "classifiers": found}
 
 

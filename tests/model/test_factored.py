@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 import pipeline.model
 from pipeline.attention.contacts import in_context
+from pipeline.attention.couplings import coupling_scores
 from pipeline.model.configuration_factored import FactoredConfig
 from pipeline.model.modeling_factored import FactoredForMaskedLM, FactoredModel
 
@@ -184,8 +185,10 @@ def test_planted_pair_is_found_by_training():
         optimizer.step()
     scores = model.predict_contacts()
     assert divmod(int(scores.argmax()), 10) in {(1, 8), (8, 1)}
-    others = [scores[i, j] for i in range(10) for j in range(i + 1, 10) if abs(i - 1) > 1 or abs(j - 8) > 1]
-    assert scores[1, 8] > 2 * max(others)
+    others = [(i, j) for i in range(10) for j in range(i + 1, 10) if abs(i - 1) > 1 or abs(j - 8) > 1]
+    assert scores[1, 8] > 2 * max(scores[pair] for pair in others)
+    corrected = coupling_scores(model.model.couplings().detach().numpy())
+    assert corrected[1, 8] > 5 * max(corrected[pair] for pair in others)
 
 
 def test_saved_and_loaded_model_is_the_same(model, tmp_path):
