@@ -20,6 +20,23 @@ def small_disk(tmp_path):
 
 
 @pytest.fixture(scope="session")
+def tokenized():
+    """Make a split of records of DNA, as overlapping 3-mers are encoded."""
+    from pipeline.tokens.kmers import KmerCodec
+    from pipeline.tokens.store import split_of
+
+    codec = KmerCodec("dna", 3, True)
+    return lambda records: split_of([codec.track(codec.codes(letters)) for letters in records])
+
+
+@pytest.fixture(scope="session")
+def split(tokenized):
+    """A split of 12 records of 10 to 119 bases."""
+    rng = np.random.default_rng(0)
+    return tokenized(["".join(rng.choice(list("ACGT"), n)) for n in rng.integers(10, 120, 12)])
+
+
+@pytest.fixture(scope="session")
 def random_tokens():
     """Make a token folder of 60 records of random letters."""
     import pipeline.encode
