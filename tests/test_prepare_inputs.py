@@ -142,7 +142,7 @@ def test_given_splits_keep_the_held_out_copy(prepare):
         "id,sequence,part\na,AAAC,train\nb,AAAC,test\nc,GTTT,train\nd,CCCC,validation\n"
         "e,CCCC,train\nf,ACCA,train\ng,ACCA,train\n"
     )
-    result = prepare({"in.csv": table}, split_column="part", validation=1)
+    result = prepare({"in.csv": table}, split_column="part")
     assert rows(result, "test") == [("b", 0, "AAAC")]
     assert rows(result, "validation") == [("d", 0, "CCCC")]
     assert [row[0] for row in rows(result)] == ["c", "f"]

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from pipeline.config import PrepareConfig
 from pipeline.errors import UserError
-from pipeline.sequences.draft import drawn_shares, split_by
+from pipeline.sequences.draft import drawn_shares, split_by, splits_given
 from pipeline.sequences.intervals import COLUMNS as PLACE
 from pipeline.sequences.splits import check_fractions
 
@@ -94,6 +94,8 @@ def _check_heeded(config: PrepareConfig) -> None:
         _refuse_set(config, ("identity", "coverage"), "for proteins, or with cluster_with: mmseqs2")
     if by != "block" or config.split_column:
         _refuse_set(config, ("repeat", "buffer"), "for blocks that are split at random (block)")
+    if splits_given(config):
+        _refuse_set(config, ("validation", "test"), "for splits drawn at random, and here they are given")
     for name, share in (("validation_names", "validation"), ("test_names", "test"), ("test_input", "test")):
         if getattr(config, name):
             _refuse_set(config, (share,), f"for splits drawn at random, and {name} gives this one")

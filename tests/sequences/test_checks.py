@@ -31,6 +31,8 @@ def check(**settings):
         ({"repeat": 50}, "repeat: 50: only for blocks"),
         ({"buffer": 0, "block": 500, "split_by": "record"}, "buffer: 0: only for blocks"),
         ({"buffer": 0, "block": 500, "split_column": "x"}, "buffer: 0: only for blocks"),
+        ({"test": 0.2, "split_by": "file"}, "test: 0.2: only for splits drawn at random, and here they are"),
+        ({"validation": 1, "split_column": "x"}, "validation: 1.0: only for splits drawn at random"),
         ({"test": 0.2, **TESTS}, "test: 0.2: only for splits drawn at random, and test_input gives this one"),
         ({"test": 0.2, **NAMES}, "test: 0.2: only for splits drawn at random, and test_names gives this one"),
         ({"validation": 0, "validation_names": ["r"], "split_by": "record"}, "validation: 0.0: only for"),
