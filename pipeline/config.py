@@ -162,8 +162,8 @@ class FinetuneConfig(StageConfig):
     gradient_checkpointing: bool = False
     """compute activations again in the backward pass: less memory, a third more time; the same results"""
     reverse_complement: bool = False
-    """show each training row as its other strand in half of the epochs: for labels without a strand, of a
-    corpus prepared with strandless; predictions read the strand that is given"""
+    """show each training row as its other strand in half of the epochs (simple controls are shown both): for
+    labels without a strand, of a corpus prepared with strandless; predictions read the strand given"""
     untrained_control: bool = True
     """also train the same network from random weights, and report it"""
     controls: list[Literal["gc", "kmers", "positions", "pwm", "cnn"]] = ["gc", "kmers", "positions", "pwm"]

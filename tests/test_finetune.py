@@ -17,8 +17,11 @@ import pipeline.prepare
 from pipeline.artifacts import read_manifest
 from pipeline.config import FinetuneConfig, PrepareConfig
 from pipeline.errors import UserError
+from pipeline.sequences.alphabets import reverse_complement
+from pipeline.tokens.kmers import codec_of
 from pipeline.training import folds, tuning
 from pipeline.training.classifier import softmax
+from pipeline.training.controls import Rows, control_logits
 from pipeline.training.metrics import (
     against_rest,
     among_all,
@@ -50,7 +53,7 @@ def finetune(finetune_settings, tmp_path):
 def corpus(rule_folder, tmp_path):
     """A corpus of those rows of the table that ``keep`` wants, split as its column says."""
 
-    def make(keep, label="class", **columns):
+    def make(keep, label="class", strandless=False, **columns):
         rows = pd.read_csv(rule_folder / "rule.tsv", sep="\t", keep_default_na=False).assign(**columns)
         rows[keep(rows)].to_csv(tmp_path / "rows.tsv", sep="\t", index=False)
         config = PrepareConfig(
@@ -59,6 +62,7 @@ def corpus(rule_folder, tmp_path):
             label_column=label,
             split_column="split",
             keep_columns=["kind", "match", "number"],
+            strandless=strandless,
         )
         return pipeline.prepare.run(config).folder
 
@@ -315,6 +319,20 @@ def test_controls_that_need_one_length_are_left_out(finetune, corpus, capsys):
     assert metrics["controls_left_out"] == {"pwm": why}
     assert f"control pwm is left out: {why}" in capsys.readouterr().err
     assert set(metrics["controls"]) == {"gc"}
+
+
+def test_controls_of_strandless_labels_learn_from_both_strands(finetune, corpus, tokenizer_folder):
+    data = corpus(lambda rows: rows["id"] != "", strandless=True)
+    result = finetune(data=data, controls=["positions"], reverse_complement=True)
+    found = pd.read_csv(result.folder / "scores.tsv", sep="\t")["score_positions"].to_numpy()
+    splits, codec, rows = load_from_disk(str(data)), codec_of(tokenizer_folder("dna-3mer-overlap")), {}
+    for name in ("train", "validation", "test"):
+        texts, label_N = list(splits[name]["sequence"]), np.array(splits[name]["label"])
+        if name == "train":
+            texts, label_N = texts + list(map(reverse_complement, texts)), np.tile(label_N, 2)
+        rows[name] = Rows([codec.codes(text) for text in texts], label_N)
+    logits = control_logits("positions", codec, rows, 0)["test"]
+    assert found == pytest.approx(softmax(logits)[:, 1], abs=1e-6)
 
 
 def test_another_class_may_be_the_positive_one(finetune, capsys):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.sequences.alphabets import reverse_complement
 from pipeline.tokens.kmers import Codec
 
 LONGEST = 4  # k-mers
@@ -27,6 +28,13 @@ class Rows:
 
     codes: Sequence[np.ndarray]
     labels: np.ndarray
+
+
+def rows_of(codec: Codec, sequences: Sequence[str], labels_N: np.ndarray, both_strands: bool = False) -> Rows:
+    """Return sequences as rows; with ``both_strands`` their reverse complements, labelled alike, follow."""
+    strands = [sequences, [reverse_complement(text) for text in sequences]] if both_strands else [sequences]
+    codes = [codec.codes(text) for strand in strands for text in strand]
+    return Rows(codes, np.concatenate([labels_N] * len(strands)))
 
 
 def why_not(name: str, codec: Codec, splits: Mapping[str, Rows]) -> str | None:

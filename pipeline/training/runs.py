@@ -27,7 +27,7 @@ from pipeline.training.classifier import (
     class_logits,
     softmax,
 )
-from pipeline.training.controls import Rows, control_logits, why_not
+from pipeline.training.controls import control_logits, rows_of, why_not
 from pipeline.training.evaluation import Evaluation, Predicted, validated
 from pipeline.training.folds import Division
 from pipeline.training.metrics import one_class, temperature
@@ -196,8 +196,11 @@ class Runs:
         """Return what simple controls say, and why others are left out; without chance, but for one seed."""
         labels, answers, left_out = labels_of(splits), {}, {}
         rows = {
-            name: Rows(
-                [self.codec.codes(s) for _, s in records], labels.get(name, np.zeros(len(records), int))
+            name: rows_of(
+                self.codec,
+                [sequence for _, sequence in records],
+                labels.get(name, np.zeros(len(records), int)),
+                both_strands=config.reverse_complement and name == "train",
             )
             for name, records in texts.items()
         }

@@ -18,7 +18,15 @@ from pipeline.log import say
 from pipeline.tokens.kmers import Codec
 from pipeline.training.answers import unread_mark
 from pipeline.training.classifier import check_finite, class_logits, encode_all, outputs_of, softmax
-from pipeline.training.controls import STRENGTHS, USUAL, Rows, control_logits, feature_choices, why_not
+from pipeline.training.controls import (
+    STRENGTHS,
+    USUAL,
+    Rows,
+    control_logits,
+    feature_choices,
+    rows_of,
+    why_not,
+)
 from pipeline.training.correlation import RESAMPLES, pearson, rmse, spearman
 from pipeline.training.folds import clusters_of
 from pipeline.training.metrics import MEASURES, Resampled, against_rest, bootstrap, of_confusion
@@ -147,9 +155,13 @@ class Task:
         return list(self.splits[split]["sequence"])
 
     def rows(self) -> dict[str, Rows]:
-        """Return the letters of all rows, for controls; their labels are still to be filled in."""
+        """Return the letters of all rows, for controls, of training rows both strands if labels are of both.
+
+        Their labels are still to be filled in.
+        """
+        both = {"train"} if self.config.reverse_complement else set()
         return {
-            split: Rows([self.codec.codes(text) for text in self.sequences(split)], np.zeros(len(rows), int))
+            split: rows_of(self.codec, self.sequences(split), np.zeros(len(rows), int), split in both)
             for split, rows in self.used.items()
         }
 
@@ -251,10 +263,11 @@ class Values(Columns):
         """
         tried = []
         strengths = STRENGTHS if "validation" in rows else USUAL[1:]
+        learnt_NT = np.resize(self._scaled("train"), (len(rows["train"].codes), len(self.names)))
         for features in feature_choices(name, self.codec, "validation" in rows):
             seen = {split: features(each.codes) for split, each in rows.items()}
             for strength in strengths:
-                ridge = _ridge(seen["train"], self._scaled("train"), strength)
+                ridge = _ridge(seen["train"], learnt_NT, strength)
                 loss = 0.0
                 if "validation" in rows:
                     said_NT = _said(ridge, seen["validation"], len(self.names))
@@ -328,7 +341,7 @@ class Labels(Columns):
         said = []
         for t in range(len(self.names)):
             label = {split: self.truth[split][:, t].astype(int) for split in rows}
-            known = {split: Rows(each.codes, label[split]) for split, each in rows.items()}
+            known = {s: Rows(each.codes, np.resize(label[s], len(each.codes))) for s, each in rows.items()}
             logits = control_logits(name, self.codec, known, self.config.seed)
             said.append(softmax(logits[self.scored])[:, 1])
         return np.stack(said, 1)

@@ -20,6 +20,7 @@ from sklearn.metrics import (
 
 from pipeline.config import FinetuneConfig
 from pipeline.errors import UserError
+from pipeline.sequences.alphabets import reverse_complement
 from pipeline.tokens.kmers import codec_of
 from pipeline.training import tasks
 
@@ -234,6 +235,24 @@ def test_ridge_is_that_of_scikit_learn_and_finds_a_rule_of_composition(splits, c
         error = ((ridge.predict(ones["validation"]) - (truth["validation"] - mean) / sd) ** 2).mean()
         tried.append((error, ridge.predict(ones["test"]) * sd + mean))
     assert said["positions"] == pytest.approx(min(tried, key=lambda each: each[0])[1], abs=1e-6)
+
+
+@pytest.mark.parametrize(("task", "targets"), [("values", ["a", "b"]), ("labels", ["x", "y"])])
+def test_controls_of_strandless_labels_learn_from_both_strands(splits, codec, task, targets):
+    """As if the other strands of training rows, with the same targets, had been rows, too."""
+
+    def learn(**changes):
+        made = make(task, targets, splits, codec, controls=["positions", "kmers"], **changes)
+        return dict(tasks.simple_controls(made))
+
+    found, alone = learn(reverse_complement=True), learn()
+    turned = [reverse_complement(text) for text in splits["train"]["sequence"]]
+    splits["train"] = {name: 2 * column for name, column in splits["train"].items()}
+    splits["train"]["sequence"][SPLITS["train"] :] = turned
+    expected = learn()
+    for name in expected:
+        assert found[name] == pytest.approx(expected[name], abs=1e-9)
+        assert found[name] != pytest.approx(alone[name], abs=1e-3)
 
 
 def test_measures_of_labels(splits, codec):
