@@ -22,11 +22,14 @@ def tokens_of(files: list[Path], output: Path, name: str, **how) -> Path:
     return encode.run(config).folder
 
 
-def language_model(data: list[Path], output: Path, window: int, steps: int, weights: list[float]) -> Path:
-    """Return the checkpoint of a language model of token folders, made if need be."""
+def language_model(
+    data: list[Path], output: Path, window: int, steps: int, weights: list[float], start: Path | None = None
+) -> Path:
+    """Return the checkpoint of a language model of token folders, made if need be (from another one)."""
     config = PretrainConfig(
         output=output,
         data=data,
+        start_from=start,
         mixture=MixtureConfig(weights=weights),
         window=window,
         steps=steps,
