@@ -54,21 +54,23 @@ def pretrained(data: Path, output: Path, steps: int) -> Path:
     return language_model([tokens], output / "model", window=320, steps=steps, weights=[])
 
 
-def rows_of(data: Path, kind: str, path: Path) -> None:
-    """Write the training rows of a kind of set, without labels, as FASTA.
+def write_unlabelled(data: Path, paths: dict[str, Path]) -> None:
+    """Write the training rows, without labels, as FASTA; ``paths`` are by how the names of sets begin.
 
     Rows that share 30 bases (on either strand) with a validation or test row of any set are left out.
     """
-    texts, wanted, held_out = [], [], []
-    for name, place in SETS.items():
-        for split in ("train", "dev", "test"):
-            part = list(pd.read_csv(data / "promoters" / "gue" / place / f"{split}.csv.gz")["sequence"])
-            texts += part
-            wanted += [split == "train" and name.startswith(kind)] * len(part)
-            held_out += [split != "train"] * len(part)
-    wanted_N, held_out_N = np.array(wanted), np.array(held_out)
-    kept_N = wanted_N & ~close_to(pa.chunked_array([texts]), wanted_N, held_out_N, SHARED, both_strands=True)
-    path.write_text("".join(f">row_{row}\n{texts[row]}\n" for row in np.flatnonzero(kept_N)))
+    tables = [
+        pd.read_csv(data / "promoters" / "gue" / place / f"{split}.csv.gz").assign(set=name, split=split)
+        for name, place in SETS.items()
+        for split in ("train", "dev", "test")
+    ]
+    rows = pd.concat(tables, ignore_index=True)
+    train_N = (rows["split"] == "train").to_numpy()
+    texts = pa.chunked_array([rows["sequence"].tolist()])
+    kept = rows[train_N & ~close_to(texts, train_N, ~train_N, SHARED, both_strands=True)]
+    for kind, path in paths.items():
+        chosen = kept.loc[kept["set"].str.startswith(kind), "sequence"]
+        path.write_text("".join(f">row_{row}\n{text}\n" for row, text in chosen.items()))
 
 
 def adapted(data: Path, output: Path, start: Path, steps: int) -> Path:
@@ -76,12 +78,10 @@ def adapted(data: Path, output: Path, start: Path, steps: int) -> Path:
 
     Gururangan et al. 2020, arXiv:2004.10964.
     """
-    tokens = []
-    for kind in ("prom", "tf"):
-        path = output / f"{kind}-rows.fa"
-        rows_of(data, kind, path)
-        shares = {"split_by": "cluster", "validation": 0.02, "test": 0.02}
-        tokens.append(tokens_of([path], output, f"{kind}-rows", **shares))
+    paths = {kind: output / f"{kind}-rows.fa" for kind in ("prom", "tf")}
+    write_unlabelled(data, paths)
+    shares = {"split_by": "cluster", "validation": 0.02, "test": 0.02}
+    tokens = [tokens_of([path], output, f"{kind}-rows", **shares) for kind, path in paths.items()]
     return language_model(tokens, output / "adapted", window=320, steps=steps, weights=[1, 1], start=start)
 
 

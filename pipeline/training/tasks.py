@@ -155,13 +155,17 @@ class Task:
         return list(self.splits[split]["sequence"])
 
     def rows(self) -> dict[str, Rows]:
-        """Return the letters of all rows, for controls, of training rows both strands if labels are of both.
+        """Return the letters of all rows, for controls, with their numbers as labels.
 
-        Their labels are still to be filled in.
+        Of training rows there are both strands, where the labels are of both.
         """
-        both = {"train"} if self.config.reverse_complement else set()
         return {
-            split: rows_of(self.codec, self.sequences(split), np.zeros(len(rows), int), split in both)
+            split: rows_of(
+                self.codec,
+                self.sequences(split),
+                np.arange(len(rows)),
+                both_strands=self.config.reverse_complement and split == "train",
+            )
             for split, rows in self.used.items()
         }
 
@@ -263,7 +267,7 @@ class Values(Columns):
         """
         tried = []
         strengths = STRENGTHS if "validation" in rows else USUAL[1:]
-        learnt_NT = np.resize(self._scaled("train"), (len(rows["train"].codes), len(self.names)))
+        learnt_NT = self._scaled("train")[rows["train"].labels]
         for features in feature_choices(name, self.codec, "validation" in rows):
             seen = {split: features(each.codes) for split, each in rows.items()}
             for strength in strengths:
@@ -340,8 +344,10 @@ class Labels(Columns):
         """Return the probabilities (N, T) of a control of classes, trained on each label by itself."""
         said = []
         for t in range(len(self.names)):
-            label = {split: self.truth[split][:, t].astype(int) for split in rows}
-            known = {s: Rows(each.codes, np.resize(label[s], len(each.codes))) for s, each in rows.items()}
+            known = {
+                split: Rows(each.codes, self.truth[split][each.labels, t].astype(int))
+                for split, each in rows.items()
+            }
             logits = control_logits(name, self.codec, known, self.config.seed)
             said.append(softmax(logits[self.scored])[:, 1])
         return np.stack(said, 1)
