@@ -159,6 +159,9 @@ class FinetuneConfig(StageConfig):
     hide: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
     """share of the letters of training rows that are masked, others in every epoch: few sequences are then
     not learnt by heart"""
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """share of what layers add to vectors that is dropped in training, to the same end (default: that of the
+    checkpoint's config, usually 0)"""
     gradient_checkpointing: bool = False
     """compute activations again in the backward pass: less memory, a third more time; the same results"""
     reverse_complement: bool = False

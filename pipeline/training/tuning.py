@@ -53,6 +53,8 @@ def new_model(config: FinetuneConfig, names: list[str], codec: Codec, pretrained
     settings: dict[str, Any] = {**labels, "classifier_pooling": config.pooling}
     settings["problem_type"] = PROBLEMS.get(config.task)
     letters = config.task == "letters"
+    if config.dropout is not None:
+        settings["hidden_dropout"] = config.dropout
     if config.pooling == "attention":
         settings["framing_token_ids"] = [codec.special("cls"), codec.special("eos")]
     if not pretrained:
@@ -109,6 +111,8 @@ def _check(config: FinetuneConfig, codec: Codec, splits) -> None:
             f"patience: {config.data} has no validation split that could get better; prepare it with one, "
             "or pass --patience 0"
         )
+    if config.dropout and config.adapt == "head":
+        raise UserError("dropout: a frozen encoder drops nothing; leave it out, or pass --adapt full or lora")
     if not config.reverse_complement:
         return
     if codec.alphabet != "dna":

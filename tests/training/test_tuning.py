@@ -32,7 +32,7 @@ WORD = "TATAAA"
 METHODS = {
     "head": {"adapt": "head"},
     "lora": {"adapt": "lora"},
-    "attention": {"pooling": "attention", "layer_decay": 0.5},
+    "attention": {"pooling": "attention", "layer_decay": 0.5, "dropout": 0.2},
     "together": {
         "adapt": "lora",
         "lora": {"rank": 2, "dropout": 0.1},
@@ -183,6 +183,17 @@ def test_a_frozen_encoder_drops_nothing_out(settings, few, codec, tokenizer_fold
         tuning.fit(config, model, codec, few, tmp_path / "work")
     assert seen == {"head": [False] * 4, "full": [True] * 3 + [False]}
     assert not model.model._forward_pre_hooks
+
+
+@pytest.mark.parametrize("pretrained", [True, False])
+@pytest.mark.parametrize(("asked", "share"), [(None, 0.5), (0, 0), (0.2, 0.2)])
+def test_layers_drop_what_is_asked_for_or_what_the_checkpoint_says(
+    settings, codec, tokenizer_folder, tmp_path, asked, share, pretrained
+):
+    folder = make_checkpoint(tmp_path / "lm", tokenizer_folder, hidden_dropout=0.5)
+    model = tuning.new_model(settings(checkpoint=folder, dropout=asked), NAMES, codec, pretrained)
+    assert {layer.dropout.p for layer in model.model.layers} == {share}
+    assert model.config.hidden_dropout == share
 
 
 def test_lora_adds_updates_of_low_rank_and_merges_them(train, few, codec, monkeypatch):
@@ -539,6 +550,11 @@ def test_proteins_have_no_other_strand(settings, few, tokenizer_folder, tmp_path
     protein = codec_of(tokenizer_folder("protein"))
     with pytest.raises(UserError, match=r"^reverse_complement: proteins have no other strand; pass --rev"):
         tuning.fit(settings(reverse_complement=True), None, protein, few, tmp_path / "work")
+
+
+def test_a_frozen_encoder_refuses_dropout(train):
+    with pytest.raises(UserError, match=r"^dropout: a frozen encoder drops nothing; leave it out, or pass"):
+        train(adapt="head", dropout=0.1)
 
 
 def test_patience_needs_validation(train, few):
