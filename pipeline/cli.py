@@ -174,15 +174,26 @@ def _value(flag: str, kind: Any, texts: list[str]) -> Any:
     if get_origin(kind) is list:
         return texts if Path in get_args(kind) else [part for text in texts for part in text.split(",")]
     if get_origin(kind) is dict:
-        pairs = [text.partition("=") for text in texts]
-        if not all(name and value for name, _, value in pairs):
-            raise UserError(f"command line: {flag}: {' '.join(texts)!r}: write name=value")
-        return {name: value for name, _, value in pairs}
+        return _pairs(flag, texts)
     if len(texts) > 1:
         raise UserError(
             f"command line: {flag}: {texts[1]!r}: a second value; give one, in quotes if it has blanks"
         )
     return None if texts[0] == "None" and type(None) in get_args(kind) else texts[0]
+
+
+def _pairs(flag: str, texts: list[str]) -> dict[str, str]:
+    """Return the dictionary that a flag gives as name=value for each item."""
+    pairs = {}
+    for name, equals, value in (text.partition("=") for text in texts):
+        if not (name and value):
+            raise UserError(f"command line: {flag}: {name + equals + value!r}: write name=value")
+        if name in pairs:
+            raise UserError(f"command line: {flag}: {name!r} twice; give each name one value")
+        if re.search(r",\w+=", value) and not Path(value).exists():
+            raise UserError(f"command line: {flag}: {value!r}: put blanks between pairs, no commas")
+        pairs[name] = value
+    return pairs
 
 
 def _flags(argv: list[str], schema: type[BaseModel]) -> dict[str, Any]:

@@ -317,12 +317,21 @@ def test_true_is_true(flag):
         ("--validation 2", "validation: '2': must be less than or equal to 1"),
         ("--alphabet rna", "alphabet: 'rna': use 'dna' or 'protein'"),
         ("--classes x", "--classes: 'x': write name=value"),
-        ("--classes a= =b", "--classes: 'a= =b': write name=value"),
+        ("--classes a= =b", "--classes: 'a=': write name=value"),
+        ("--classes a=x =b", "--classes: '=b': write name=value"),
+        ("--classes a=x b=y a=z", "--classes: 'a' twice; give each name one value"),
+        ("--classes a=x,b=y", "--classes: 'x,b=y': put blanks between pairs, no commas"),
     ],
 )
 def test_mistake_in_a_flag(fails, yaml, flags, message):
     line = fails("prepare", "--config", yaml("output: o\nseed: 0\n"), *flags.split())
     assert line.startswith(f"command line: {message}")
+
+
+def test_a_file_may_have_a_comma_and_an_equals_sign_in_its_name(shows, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("x,b=y").touch()
+    assert shows("prepare", "--output", "o", "--classes", "a=x,b=y")["classes"] == {"a": "x,b=y"}
 
 
 def test_argument_that_is_no_flag(fails):
