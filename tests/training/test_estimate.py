@@ -196,8 +196,11 @@ def test_a_device_that_no_one_published_is_measured_in_half_a_second(rate, monke
 
 
 def test_what_is_measured_is_what_this_processor_does():
+    """The best of many products, as others may use the processor at the same time."""
     a, b = torch.randn(2, 512, 512)
-    began = time.perf_counter()
-    for _ in range(5):
+    seconds = []
+    for _ in range(50):
+        began = time.perf_counter()
         torch.mm(a, b)
-    assert 0.5 < measured_peak(CPU, "no") / (5 * 2 * 512**3 / (time.perf_counter() - began)) < 20
+        seconds.append(time.perf_counter() - began)
+    assert 0.2 < measured_peak(CPU, "no") / (2 * 512**3 / min(seconds)) < 5
