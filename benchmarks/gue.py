@@ -52,6 +52,11 @@ PUBLISHED = {
 }
 
 
+def kind_of(name: str) -> str:
+    """Return what the name of a set begins with: a key of SETTINGS."""
+    return name.partition("_")[0]
+
+
 def pretrained(data: Path, output: Path, steps: int) -> Path:
     """Return the checkpoint of the language model of the human pieces, made if need be."""
     files = [data / "genomes" / f"{name}.fa.gz" for name in GENOMES]
@@ -60,7 +65,7 @@ def pretrained(data: Path, output: Path, steps: int) -> Path:
 
 
 def write_unlabelled(data: Path, paths: dict[str, Path]) -> None:
-    """Write the training rows, without labels, as FASTA; ``paths`` are by how the names of sets begin.
+    """Write the training rows, without labels, as FASTA; ``paths`` are by kind of set.
 
     Rows that share 30 bases (on either strand) with a validation or test row of any set are left out.
     """
@@ -74,7 +79,7 @@ def write_unlabelled(data: Path, paths: dict[str, Path]) -> None:
     texts = pa.chunked_array([rows["sequence"].tolist()])
     kept = rows[train_N & ~close_to(texts, train_N, ~train_N, SHARED, both_strands=True)]
     for kind, path in paths.items():
-        chosen = kept.loc[kept["set"].str.startswith(kind), "sequence"]
+        chosen = kept.loc[kept["set"].map(kind_of) == kind, "sequence"]
         path.write_text("".join(f">row_{row}\n{text}\n" for row, text in chosen.items()))
 
 
@@ -87,7 +92,8 @@ def adapted(data: Path, output: Path, start: Path, steps: int) -> Path:
     write_unlabelled(data, paths)
     shares = {"split_by": "cluster", "validation": 0.02, "test": 0.02}
     tokens = [tokens_of([path], output, f"{kind}-rows", **shares) for kind, path in paths.items()]
-    return language_model(tokens, output / "adapted", window=320, steps=steps, weights=[1, 1], start=start)
+    weights = [1.0] * len(tokens)
+    return language_model(tokens, output / "adapted", window=320, steps=steps, weights=weights, start=start)
 
 
 def corpus_of(data: Path, name: str, output: Path) -> Path:
@@ -157,7 +163,7 @@ def run_set(data: Path, name: str, checkpoint: Path, given: argparse.Namespace) 
         batch_size=32,
         shuffled_negatives=False,
         seed=1,
-        **SETTINGS[name.partition("_")[0]],
+        **SETTINGS[kind_of(name)],
     )
     folder = finetune.run(config).folder
     scores, runs = (pd.read_csv(folder / f"{table}.tsv", sep="\t") for table in ("scores", "runs"))
@@ -178,8 +184,9 @@ def print_table(results: dict[str, Any]) -> None:
     header += [f"MCC, no {SHARED} bases shared with train"]
     print(f"\n| {' | '.join(header)} |\n{'|---' * len(header)}|")
     for name, result in results.items():
-        every_classifier = result["all"]["classifiers"].items()
-        for classifier, every in sorted(every_classifier, key=lambda found: -found[1]["mcc"][0]):
+        classifiers = result["all"]["classifiers"]
+        for classifier in sorted(classifiers, key=lambda each: -classifiers[each]["mcc"][0]):
+            every = classifiers[classifier]
             unlike = result["unlike train"]["classifiers"][classifier]
             mcc, auroc, mcc_unlike = (spread(each) for each in (every["mcc"], every["auroc"], unlike["mcc"]))
             print(f"| {name} | {classifier} | {mcc} | {auroc} | {ahead(result, classifier)} | {mcc_unlike} |")
@@ -191,8 +198,7 @@ def print_table(results: dict[str, Any]) -> None:
             for name, result in results.items()
         }
     )
-    kinds = of_sets.columns.str.split("_").str[0]
-    print(f"\nmean MCC over sets:\n{of_sets.T.groupby(kinds).mean().T.round(3)}")
+    print(f"\nmean MCC over sets:\n{of_sets.T.groupby(kind_of).mean().T.round(3)}")
 
 
 def spread(of_seeds: list[float]) -> str:

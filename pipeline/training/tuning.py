@@ -81,7 +81,7 @@ def fit(config: FinetuneConfig, model, codec: Codec, splits, folder: Path):
         folder: where the Trainer works; it is deleted in the end.
 
     Raises:
-        UserError: a setting does not go with the rows.
+        UserError: a setting does not go with the rows, or with another one.
     """
     _check(config, codec, splits)
     train = Rows(splits["train"], codec, config.seed, config.hide, config.reverse_complement)
@@ -105,7 +105,7 @@ def fit(config: FinetuneConfig, model, codec: Codec, splits, folder: Path):
 
 
 def _check(config: FinetuneConfig, codec: Codec, splits) -> None:
-    """Refuse what the rows do not allow."""
+    """Refuse what the rows, or other settings, do not allow."""
     if config.patience and "validation" not in splits:
         raise UserError(
             f"patience: {config.data} has no validation split that could get better; prepare it with one, "

@@ -203,4 +203,4 @@ def test_what_is_measured_is_what_this_processor_does():
         began = time.perf_counter()
         torch.mm(a, b)
         seconds.append(time.perf_counter() - began)
-    assert 0.2 < measured_peak(CPU, "no") / (2 * 512**3 / min(seconds)) < 5
+    assert 0.5 < measured_peak(CPU, "no") / (2 * 512**3 / min(seconds)) < 5
