@@ -224,6 +224,19 @@ def _check_output(
             raise UserError(f"{output}: the input {path} lies there; choose another --output")
 
 
+def _give_way(output: Path, previous: dict[str, Any], volatile: tuple[str, ...]) -> None:
+    """Say that an earlier result is to be replaced; refuse if files lie there that were put in later."""
+    names = (path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_file())
+    known = {MANIFEST, *previous["files"]}
+    for name in sorted(names):
+        if name not in known and not name.startswith((".", *volatile)):
+            raise UserError(
+                f"{output}: to be replaced by a result of other settings or inputs, but {name} in it was put "
+                "there later; move it away, or choose another --output"
+            )
+    say(f"{output}: holds a result of other settings or inputs, which is replaced when this one is complete")
+
+
 @contextmanager
 def _locked(output: Path) -> Iterator[None]:
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -290,7 +303,8 @@ def produce(
     it is still of use is for ``build`` to see.
 
     Raises:
-        UserError: an input is missing, or the output holds something else than this stage's earlier result.
+        UserError: an input is missing, or the output holds something else than this stage's earlier result,
+            such as files that somebody put beside it.
     """
     output = config.output
     previous = _find_manifest(output)
@@ -300,6 +314,8 @@ def produce(
     if previous and previous["key"] == key:
         say(f"{output}: up to date, nothing to do")
         return Result(output, previous, up_to_date=True)
+    if previous:
+        _give_way(output, previous, volatile)
 
     with _locked(output):
         workspace = _open_workspace(output, stage, resumable)

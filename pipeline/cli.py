@@ -143,7 +143,8 @@ def _one_line(error: ValidationError, source: str, flags: Mapping[str, Any]) -> 
     given = any(f"{key}.".startswith(f"{name}.") for name in flags)
     where = "command line" if given else source
     if problem["type"] == "missing":
-        return UserError(f"{where}: key {key} is missing; give it there or as {_flag(key)}")
+        way = "with --config FILE" if key == "stages" else f"there or as {_flag(key)}"
+        return UserError(f"{where}: key {key} is missing; give it {way}")
     value = repr(problem["input"])
     value = value if len(value) <= LONGEST_VALUE else value[:LONGEST_VALUE] + "..."
     return UserError(f"{where}: {key}: {value}: {_in_words(problem)}")

@@ -70,6 +70,8 @@ def _build(config: ContactsConfig, workspace: Workspace) -> None:
 
     family, truth, numbering = read_inputs(config)
     model = load_protein_model(config.checkpoint)
+    if not set(family.letters) - set("ACGTUN"):
+        say(f"warning: {config.data}: {family.name!r} looks like DNA (nothing but A C G T U N)")
     kind = _kind(model, config)
     say(f"score: {SCORES[kind]}")
     maps = _maps(model, family, config, kind)
@@ -179,7 +181,11 @@ def _predict(model, family: Family, config: ContactsConfig, kind: str) -> np.nda
 
 
 def _sampled(model, family: Family, config: ContactsConfig, what: str) -> Iterator[_Encoded]:
-    """Yield the query and, of an alignment, as many other rows as are wanted, read without gaps."""
+    """Return the query and, of an alignment, as many other rows as are wanted, read without gaps.
+
+    Raises:
+        UserError: one of them is longer than the model's context; before any is read.
+    """
     from pipeline.tokens.vocabulary import load_tokenizer
 
     tokenizer, rows = load_tokenizer(config.checkpoint), [family.query]
@@ -187,26 +193,31 @@ def _sampled(model, family: Family, config: ContactsConfig, what: str) -> Iterat
         others = np.delete(np.arange(len(family.rows)), family.query)
         rng = np.random.default_rng(config.seed)
         rows += sorted(rng.permutation(others)[: config.max_sequences - 1].tolist())
-    for number in track(rows, len(rows), what):
-        name, row = family.rows[number]
-        encoded = tokenizer(row.replace(GAP, ""), return_tensors="pt", return_special_tokens_mask=True)
-        residues = np.flatnonzero(encoded.pop("special_tokens_mask")[0].numpy() == 0)
-        inputs = {key: encoded[key] for key in ("input_ids", "attention_mask")}
-        tokens, context = inputs["input_ids"].shape[1], model.config.max_position_embeddings
-        if tokens > context:
+    room = model.config.max_position_embeddings - tokenizer.num_special_tokens_to_add()
+    for name, row in (family.rows[number] for number in rows):
+        if (length := len(row.replace(GAP, ""))) > room:
             raise UserError(
-                f"record {name!r}: {tokens} tokens, but the model reads {context}; give a shorter one"
+                f"{config.data}: record {name!r}: {length} residues, but the model reads {room}; "
+                "give a shorter one"
             )
-        columns = np.flatnonzero(np.array(list(row)) != GAP)
-        assert len(residues) == len(columns), "the tokenizer does not give one token for each residue"
-        yield _Encoded(inputs, residues, columns)
+    return (_encoded(tokenizer, family.rows[number][1]) for number in track(rows, len(rows), what))
+
+
+def _encoded(tokenizer: Any, row: str) -> _Encoded:
+    encoded = tokenizer(row.replace(GAP, ""), return_tensors="pt", return_special_tokens_mask=True)
+    residues = np.flatnonzero(encoded.pop("special_tokens_mask")[0].numpy() == 0)
+    inputs = {key: encoded[key] for key in ("input_ids", "attention_mask")}
+    columns = np.flatnonzero(np.array(list(row)) != GAP)
+    assert len(residues) == len(columns), "the tokenizer does not give one token for each residue"
+    return _Encoded(inputs, residues, columns)
 
 
 def _attention_map(model, family: Family, config: ContactsConfig, kind: str) -> np.ndarray:
     """Average what attention says of single rows, in columns of the alignment."""
+    rows = _sampled(model, family, config, "attention")
     width = len(family.rows[family.query][1])
     total, seen = np.zeros((width, width)), np.zeros((width, width))
-    for row in _sampled(model, family, config, "attention"):
+    for row in rows:
         pairs = np.ix_(row.columns, row.columns)
         total[pairs] += _row_map(model, row, kind)
         seen[pairs] += 1

@@ -131,7 +131,8 @@ def _check(config: PredictConfig) -> None:
     typed = scan.starts and interval_format(scan.starts) in ("gff3", "gtf")
     if typed and not scan.feature:
         raise UserError(
-            f"scan.starts: {scan.starts} has features of several types; say which: --scan.feature"
+            f"scan.starts: {scan.starts}: GFF and GTF name the type of each feature; say which are starts: "
+            "--scan.feature"
         )
     if scan.feature and not typed:
         raise UserError("predict: scan.feature is for scan.starts in GFF or GTF; leave it out")

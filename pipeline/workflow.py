@@ -180,6 +180,13 @@ def _copy_report(output: Path) -> None:
             partial.replace(copy)
 
 
+def _check_output(output: Path) -> None:
+    """Refuse to work in a folder that holds other things than an earlier run."""
+    mine = (output / ".plan").is_dir() or not output.exists()
+    if not mine and not (output.is_dir() and all(path.name.startswith(".") for path in output.iterdir())):
+        raise UserError(f"{output}: exists and was not written by strandlm; choose another --output")
+
+
 def run_workflow(values: Mapping[str, Any], argv: list[str], source: str, show: bool) -> None:
     """Run every stage whose inputs or settings changed, then write report.html and report.json.
 
@@ -193,6 +200,7 @@ def run_workflow(values: Mapping[str, Any], argv: list[str], source: str, show: 
     output = config.output.absolute()
     jobs = make_jobs(config, source)
     command = _snakemake(config, output)
+    _check_output(output)
     output.mkdir(parents=True, exist_ok=True)
     with _lock(output) as lock:
         _plan(jobs, output)

@@ -115,9 +115,10 @@ def test_content_hash_leaves_out_volatile_files(stage):
         return build
 
     first = stage(build=build("12:00"), volatile=("logs",)).manifest
-    second = stage(build=build("12:01"), volatile=("logs",), seed=1).manifest
-    assert first["content"] == second["content"]
+    again = stage(build=build("12:01"), volatile=("logs",), seed=1)
+    assert first["content"] == again.manifest["content"]
     assert list(first["files"]) == ["data"]
+    shutil.rmtree(again.folder)
     third = stage(build=build("12:02"), seed=2).manifest
     assert third["content"] != first["content"]
 
@@ -278,6 +279,21 @@ def test_foreign_folder_is_refused_and_not_touched(stage, tmp_path, manifest):
     assert sorted(p.name for p in output.iterdir()) == names
     assert (output / "thesis.txt").read_text() == "years of work"
     assert stage.runs == []
+
+
+def test_files_beside_a_result_are_not_lost_with_it(stage, capsys):
+    """A result that gives way is named; what its stage did not write is not thrown away with it."""
+    folder = stage().folder
+    (folder / ".DS_Store").write_text("")
+    (folder / "notes.txt").write_text("what I saw")
+    before = sorted(path.name for path in folder.iterdir())
+    assert stage().up_to_date
+    with pytest.raises(UserError, match=r"but notes\.txt in it was put there later"):
+        stage(seed=1)
+    assert sorted(path.name for path in folder.iterdir()) == before
+    (folder / "notes.txt").unlink()
+    assert not stage(seed=1).up_to_date
+    assert "holds a result of other settings or inputs, which is replaced" in capsys.readouterr().err
 
 
 def test_foreign_file_is_refused(stage, tmp_path):

@@ -196,6 +196,19 @@ def test_a_corpus_reads_as_its_fasta(folder, tmp_path):
         assert (tmp_path / "a" / name).read_text() == (tmp_path / "b" / name).read_text()
 
 
+def test_a_protein_beyond_the_context_is_refused_before_memory_is_taken(folder, tmp_path):
+    (tmp_path / "long.fa").write_text(">titin\n" + "A" * 300_000 + "\n")
+    told = r"long\.fa: record 'titin': 300000 residues, but the model reads \d+; give a shorter one"
+    with pytest.raises(UserError, match=told):
+        run(config(folder, tmp_path / "out", "strand", tmp_path / "long.fa"))
+
+
+def test_dna_is_told(folder, tmp_path, capsys):
+    (tmp_path / "dna.fa").write_text(">gene\n" + "ACGTTGCA" * 4 + "\n")
+    run(config(folder, tmp_path / "out", "strand", tmp_path / "dna.fa"))
+    assert "dna.fa: 'gene' looks like DNA (nothing but A C G T U N)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -434,6 +434,18 @@ def test_mistakes_are_one_line(tmp_path, capsys, monkeypatch, change, flags, tol
     assert told in lines[0]
 
 
+def test_a_folder_with_other_things_is_refused_and_not_touched(fresh, capsys):
+    fresh.output.mkdir()
+    (fresh.output / "report.html").write_text("my own")
+    with pytest.raises(SystemExit) as stop:
+        main(command(fresh.config, fresh.output, *fresh.inputs)[3:])
+    assert stop.value.code == 2
+    problem = f"{fresh.output}: exists and was not written by strandlm; choose another --output"
+    assert capsys.readouterr().err.splitlines() == [f"strandlm: error: {problem}"]
+    assert [path.name for path in fresh.output.iterdir()] == ["report.html"]
+    assert (fresh.output / "report.html").read_text() == "my own"
+
+
 def test_second_run_in_a_folder_is_refused(fresh, monkeypatch, capsys):
     monkeypatch.setattr(workflow, "PATIENCE", 0.3)
     monkeypatch.chdir(fresh.folder)

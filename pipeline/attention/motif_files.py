@@ -176,7 +176,7 @@ def _read_lines(path: Path) -> list[str]:
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not text; give a MEME or JASPAR file") from None
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        reason = getattr(error, "strerror", None) or f"damaged or incomplete compressed file ({error})"
+        reason = getattr(error, "strerror", None) or f"damaged, incomplete or not compressed at all ({error})"
         raise UserError(f"{path}: cannot be read: {reason}") from None
 
 

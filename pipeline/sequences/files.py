@@ -101,7 +101,7 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (OSError, EOFError, zlib.error, lzma.LZMAError, ZstdError) as error:
-        reason = getattr(error, "strerror", None) or f"damaged or incomplete compressed file ({error})"
+        reason = getattr(error, "strerror", None) or f"damaged, incomplete or not compressed at all ({error})"
         raise UserError(f"{path}: cannot be read: {reason}") from None
 
 

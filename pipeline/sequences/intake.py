@@ -141,7 +141,10 @@ class Intake:
 
     def _refuse(self, record: Record, error: BadSequenceError) -> None:
         if self.config.on_bad_record == "error":
-            raise UserError(f"{record.where()}: {error}; correct it, or use --on-bad-record skip") from None
+            ways = "correct it, or use --on-bad-record skip"
+            if self.config.alphabet == "dna":
+                ways += " (or --alphabet protein, if these are proteins)"
+            raise UserError(f"{record.where()}: {error}; {ways}") from None
         self.tally.notes.warn("bad_letters", f"{record.where()}: {error}, skipped")
         self.spool.discard(self._first)
         for reason, letters in self._dropped:

@@ -243,7 +243,7 @@ def _read_chains(path: Path, text: str, is_cif: bool) -> tuple[dict[str, list[_R
     try:
         with warnings.catch_warnings(action="ignore"):
             parsed: Any = parser.get_structure("x", io.StringIO(text))
-            model = next(iter(parsed))
+            model = next(iter(parsed), ())
     except Exception as error:  # Biopython's parsers raise whatever the bad line trips
         kind = "mmCIF" if is_cif else "PDB"
         raise UserError(
