@@ -104,6 +104,9 @@ def _read(folder: Path, name: str) -> Finished:
 
     manifest = _manifest(folder)
     config = {key: value for key, value in manifest["config"].items() if key not in UNTOLD}
+    if config["start_from"]:  # the shape is that checkpoint's
+        network = read_keys(folder / "config.json")
+        config["model"] = {key: network.get(key, value) for key, value in config["model"].items()}
     metrics = read_keys(folder / "metrics.json")
     return Finished(
         name=name,

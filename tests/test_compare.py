@@ -169,6 +169,14 @@ def test_settings_that_differ_are_listed_and_no_others(finished, tmp_path, capsy
     assert "no settings differ" in capsys.readouterr().err
 
 
+def test_the_shape_of_a_run_that_goes_on_is_its_networks(finished, tmp_path):
+    a = finished("a", model=ModelConfig(hidden_size=64))
+    b = finished("b", start_from=a)
+    (b / "config.json").write_text(json.dumps({"hidden_size": 64, "num_hidden_layers": 7, "vocab_size": 9}))
+    settings = compare(tmp_path, a, b)[1]["settings"]
+    assert settings == {"model.num_hidden_layers": ["4", "7"]}
+
+
 def test_runs_have_a_row_each(finished, tmp_path, capsys):
     score = {"value": 1.95, "standard_error": 0.002, "baseline": 1.96, "hidden_letters": 1234}
     a = finished("a", metrics={METRIC: score}, size=3_000_000)

@@ -161,6 +161,8 @@ def test_a_run_goes_on_from_another_runs_weights_with_a_longer_context(sources, 
     shape = AutoConfig.from_pretrained(second.folder)
     assert (shape.max_position_embeddings, shape.rope_parameters["rope_theta"]) == (82, 40_000)
     assert shape.hidden_size == 16
+    cards = [(run.folder / "README.md").read_text() for run in (first, second)]
+    assert ["model.hidden_size" in text for text in cards] == [True, False], "the checkpoint's own is told"
     before, after = (load_file(run.folder / "model.safetensors") for run in (first, second))
     assert before.keys() == after.keys()
     assert not any(torch.equal(before[name], after[name]) for name in before)

@@ -154,9 +154,11 @@ def write_card(workspace: Workspace, stage: str, config: StageConfig) -> None:
     """
     folder, settings = workspace.path, config.model_dump()
     source, scores = settings.get("source"), folder / "metrics.json"
+    # Of a network that goes on, the shape is that of the checkpoint: config.json tells it.
+    untold = NOT_HASHED | ({"model"} if settings.get("start_from") else set())
     facts = Facts(
         stage=stage,
-        settings=_flat({key: value for key, value in settings.items() if key not in NOT_HASHED}),
+        settings=_flat({key: value for key, value in settings.items() if key not in untold}),
         config=_read(folder / "config.json"),
         tokens=_read(folder / "tokenizer_config.json"),
         sources=list(trace(workspace.inputs, settings)),
