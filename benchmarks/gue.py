@@ -222,7 +222,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4000, help="of pretraining, and again on training rows")
-    parser.add_argument("--epochs", type=float, help="of every set, instead of 3 or 6")
+    parser.add_argument("--epochs", type=float, help="of every set, instead of 2, 3 or 6")
     return parser.parse_args()
 
 
