@@ -113,6 +113,8 @@ def _records(scorer: _Scorer) -> Iterator[tuple[str, str, str]]:
     for record in read_files(config.input, sequence_column=names[0], id_column=names[1], empty="error"):
         try:
             cleaned = clean(record.sequence, scorer.codec.alphabet, letters).sequence.decode()
+            if not cleaned:
+                raise BadSequenceError("no residues but a stop")
             yield record.id, cleaned, ""
         except BadSequenceError as error:
             yield record.id, record.sequence.decode("latin-1"), scorer.fail(record.where(), error)
@@ -334,12 +336,12 @@ class _Promoters:
         self.model, self.codec = load_classifier(config.classifier)
         self.model.to(scorer.model.device)
         names = class_names(self.model)
-        wanted = config.positive or names[-1]
+        decision = getattr(self.model.config, "decision", None) or {}
+        wanted = config.positive or decision.get("positive", names[-1])
         if wanted not in names:
             known = ", ".join(names)
             raise UserError(f"positive: {wanted!r} is no class of {config.classifier}; its classes: {known}")
-        recorded = (getattr(self.model.config, "decision", None) or {}).get("window")
-        window = config.classifier_window or recorded
+        window = config.classifier_window or decision.get("window")
         if window is None:
             raise UserError(
                 "classifier_window: give the bases of the windows that the classifier was trained on, which "

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -136,6 +137,15 @@ def test_a_bad_record_has_a_row_or_stops(checkpoint, score, write):
     assert table["note"][1] == "letter '!' at position 3 is not a DNA letter"
     assert table["not_scored"][1] == "4"
     with pytest.raises(UserError, match=r"r.fa: record 'b', line 3: letter '!' at position 3 .*; correct it"):
+        score("strict", checkpoint=folder, input=[fasta], on_bad_record="error")
+
+
+def test_a_protein_that_is_nothing_but_a_stop_has_a_row_or_stops(checkpoint, score, write):
+    folder, fasta = checkpoint("protein"), write("r.fa", ">a\nMKV\n>b\n*\n>c\nMKL*\n")
+    table, _ = score(checkpoint=folder, input=[fasta])
+    assert [bool(cell) for cell in table["pseudo_log_likelihood"]] == [True, False, True]
+    assert table["note"][1] == "no residues but a stop"
+    with pytest.raises(UserError, match=r"r.fa: record 'b', line 3: no residues but a stop; correct it"):
         score("strict", checkpoint=folder, input=[fasta], on_bad_record="error")
 
 
@@ -365,6 +375,18 @@ def test_another_class_may_be_scored(checkpoint, score, called, promoters):
     tables = [score(n, checkpoint=folder, positive=n, **called, **settings)[0] for n in CLASSES.values()]
     first, second = (numbers(table["classifier_change"][:2]) for table in tables)
     assert first == pytest.approx([-x for x in second], abs=1e-5)
+
+
+def test_the_class_that_fine_tuning_named_positive_is_scored(checkpoint, score, called, promoters, tmp_path):
+    settings = {"classifier_window": WINDOW, "offset": 4, "strand": "+", "checkpoint": checkpoint()} | called
+    shutil.copytree(promoters[0], tmp_path / "named")
+    path = tmp_path / "named" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"decision": {"positive": CLASSES[0]}}))
+    named = score("named-scores", classifier=tmp_path / "named", **settings)[0]
+    asked = score("asked", classifier=promoters[0], positive=CLASSES[0], **settings)[0]
+    other = score("other", classifier=promoters[0], **settings)[0]
+    assert list(named["classifier_change"]) == list(asked["classifier_change"])
+    assert list(named["classifier_change"]) != list(other["classifier_change"])
 
 
 def test_a_trained_classifier_sees_its_box_broken_on_either_strand(
