@@ -334,6 +334,8 @@ class _Promoters:
         config = scorer.config
         assert config.classifier is not None
         self.model, self.codec = load_classifier(config.classifier)
+        if self.codec.alphabet != "dna":
+            raise UserError(f"classifier: {config.classifier} reads {self.codec.alphabet}, variants need dna")
         self.model.to(scorer.model.device)
         names = class_names(self.model)
         decision = getattr(self.model.config, "decision", None) or {}
@@ -475,9 +477,9 @@ def _ask(row: Row, proteins: dict[str, str], marginals: "Marginals") -> "Change 
     """
     from pipeline.sequences.variants import UnscorableError, parse_substitutions
 
-    if len(proteins) > 1 and row["protein"] not in proteins:
+    if (row["protein"] or len(proteins) > 1) and row["protein"] not in proteins:
         raise UnscorableError(f"wild_type has no record {row['protein']!r}")
-    protein = proteins[row["protein"]] if row["protein"] in proteins else next(iter(proteins.values()))
+    protein = proteins[row["protein"]] if row["protein"] else next(iter(proteins.values()))
     new = list(protein)
     for each in parse_substitutions(row["substitutions"], protein):
         new[each.place] = each.mutant

@@ -555,6 +555,23 @@ def test_the_window_is_the_one_that_the_classifier_records(checkpoint, score, ca
         score(checkpoint=checkpoint(), **called, classifier=promoters[0], offset=10)
 
 
+def test_a_classifier_of_proteins_scores_no_variants(checkpoint, score, called):
+    folder = checkpoint("protein", kind=StrandForSequenceClassification, room=WINDOW)
+    with pytest.raises(UserError, match=r"^classifier: .* reads protein, variants need dna"):
+        score(checkpoint=checkpoint(), **called, classifier=folder, classifier_window=WINDOW)
+
+
+def test_substitutions_of_another_protein_are_not_scored_on_the_only_one(checkpoint, score, write):
+    settings = {
+        "substitutions": write("s.tsv", "gene\tmutant\na\tK1M\nb\tK1M\n"),
+        "wild_type": write("p.fa", ">a\nKLM\n"),
+        "protein_column": "gene",
+    }
+    table, _ = score(checkpoint=checkpoint("protein"), **settings)
+    assert [bool(cell) for cell in table["masked_marginal"]] == [True, False]
+    assert table["note"][1] == "wild_type has no record 'b'"
+
+
 def test_several_proteins_need_a_column(checkpoint, score, write):
     settings = {
         "substitutions": write("s.csv", "mutant\nA1G\n"),
