@@ -121,7 +121,7 @@ def test_a_policy_that_replaces_the_tokenizers_is_said(tokenize, capsys):
         "case soft-mask (was fold), uracil error (was t)"
     ]
     tokenize(">a\nACGTA\n", "dna-6mer")
-    assert "policy" not in capsys.readouterr().err
+    assert "the corpus's policy" not in capsys.readouterr().err
 
 
 def test_another_alphabet_is_refused(tokenize):
