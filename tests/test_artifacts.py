@@ -288,7 +288,8 @@ def test_files_beside_a_result_are_not_lost_with_it(stage, capsys):
     (folder / "notes.txt").write_text("what I saw")
     before = sorted(path.name for path in folder.iterdir())
     assert stage().up_to_date
-    with pytest.raises(UserError, match=r"but notes\.txt in it was put there later"):
+    told = r"to be replaced by a result of other settings or inputs, but notes\.txt in it was put there later"
+    with pytest.raises(UserError, match=told):
         stage(seed=1)
     assert sorted(path.name for path in folder.iterdir()) == before
     (folder / "notes.txt").unlink()

@@ -370,7 +370,8 @@ WRONG = [
     (
         {},
         {"starts": "s.gff"},
-        "scan.starts: .*s.gff: GFF and GTF name the type of each feature; say which are starts: --scan",
+        "scan.starts: .*s.gff: GFF and GTF name the type of each feature; say which are starts: "
+        "--scan.feature",
     ),
     ({}, {"starts": "far.bed"}, "far.bed: line 1: the interval ends at 9001, but 'one' has 2400"),
     (

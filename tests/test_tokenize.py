@@ -113,7 +113,7 @@ def test_the_tokenizer_beside_follows_the_policy_of_the_corpus(tokenize, token_f
     assert tokenizer("U", add_special_tokens=False).input_ids == [tokenizer.unk_token_id]
 
 
-def test_a_policy_that_replaces_the_tokenizers_is_said(tokenize, capsys):
+def test_a_policy_that_replaces_the_tokenizers_is_said(tokenize, capsys, tmp_path):
     tokenize(">a\nACGT\n", "dna-1mer", letters={"uracil": "error", "case": "soft-mask"})
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("letters: ")]
     assert said == [
@@ -121,7 +121,7 @@ def test_a_policy_that_replaces_the_tokenizers_is_said(tokenize, capsys):
         "case soft-mask (was fold), uracil error (was t)"
     ]
     tokenize(">a\nACGTA\n", "dna-6mer")
-    assert "the corpus's policy" not in capsys.readouterr().err
+    assert "policy" not in capsys.readouterr().err.replace(str(tmp_path), "")
 
 
 def test_another_alphabet_is_refused(tokenize):
