@@ -66,11 +66,12 @@ def run(config: ContactsConfig) -> Result:
 
 
 def _build(config: ContactsConfig, workspace: Workspace) -> None:
+    from pipeline.sequences.intake import BASES
     from pipeline.training.weights import load_protein_model
 
     family, truth, numbering = read_inputs(config)
     model = load_protein_model(config.checkpoint)
-    if not set(family.letters) - set("ACGTUN"):
+    if not family.letters.encode().translate(None, BASES):
         say(f"warning: {config.data}: {family.name!r} looks like DNA (nothing but A C G T U N)")
     kind = _kind(model, config)
     say(f"score: {SCORES[kind]}")

@@ -58,7 +58,9 @@ def _rows(config: MotifsConfig) -> tuple["Rows", "Rows", str]:
 
 def _origin(model, second: "Rows") -> tuple[int, str]:
     """Return the base that positions count from, and what it is in words."""
-    decision = getattr(model.config, "decision", None) or {}
+    from pipeline.training.classifier import decision_of
+
+    decision = decision_of(model)
     if "offset" in decision and {len(text) for text in second.sequences} == {decision.get("window")}:
         return int(decision["offset"]), "the start site"
     return 0, "the first base"

@@ -329,7 +329,7 @@ class _Promoters:
 
     def __init__(self, scorer: _Scorer):
         from pipeline.tokens.kmers import KmerCodec
-        from pipeline.training.classifier import class_names, load_classifier
+        from pipeline.training.classifier import class_names, decision_of, load_classifier, positive_class
 
         config = scorer.config
         assert config.classifier is not None
@@ -338,12 +338,11 @@ class _Promoters:
             raise UserError(f"classifier: {config.classifier} reads {self.codec.alphabet}, variants need dna")
         self.model.to(scorer.model.device)
         names = class_names(self.model)
-        decision = getattr(self.model.config, "decision", None) or {}
-        wanted = config.positive or decision.get("positive", names[-1])
+        wanted = config.positive or positive_class(self.model)
         if wanted not in names:
             known = ", ".join(names)
             raise UserError(f"positive: {wanted!r} is no class of {config.classifier}; its classes: {known}")
-        window = config.classifier_window or decision.get("window")
+        window = config.classifier_window or decision_of(self.model).get("window")
         if window is None:
             raise UserError(
                 "classifier_window: give the bases of the windows that the classifier was trained on, which "

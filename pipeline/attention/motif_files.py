@@ -1,10 +1,8 @@
 """Motifs on disk (MEME minimal and JASPAR), and their best matches in a database of known motifs."""
 
 import itertools
-import lzma
 import re
 import warnings
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ import numpy as np
 
 from pipeline.errors import UserError
 from pipeline.log import say
+from pipeline.sequences.files import opened
 
 LETTERS = "ACGT"
 SUM_TOLERANCE = 0.02  # by which the probabilities of a column may miss 1
@@ -166,18 +165,11 @@ def _tomtom(queries: list[np.ndarray], targets: list[np.ndarray]) -> np.ndarray:
 
 
 def _read_lines(path: Path) -> list[str]:
-    from xopen import xopen
-
     try:
-        with xopen(path, encoding="utf-8-sig", threads=0) as file:
-            return file.read().splitlines()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
+        with opened(path) as file:
+            return file.read().decode().splitlines()
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not text; give a MEME or JASPAR file") from None
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        reason = getattr(error, "strerror", None) or f"damaged, incomplete or not compressed at all ({error})"
-        raise UserError(f"{path}: cannot be read: {reason}") from None
 
 
 def _error(path: Path, name: str, line: int, text: str) -> UserError:

@@ -135,13 +135,23 @@ def calibrate(model, temperature: float) -> None:
             parameter.div_(temperature)
 
 
+def decision_of(model) -> dict[str, Any]:
+    """Return what finetune wrote into a classifier's config of how it was trained and calls; else nothing."""
+    return getattr(model.config, "decision", None) or {}
+
+
+def positive_class(model) -> str:
+    """Return the class that finetune named positive, or else the last."""
+    return decision_of(model).get("positive", class_names(model)[-1])
+
+
 def called(model, probabilities_NC: np.ndarray) -> np.ndarray:
     """Return the class (N,) that a classifier calls for sequences.
 
     It is the likeliest one; or, of two classes, the positive one where its probability is above the threshold
     that finetune wrote into the config, under ``decision``.
     """
-    decision = getattr(model.config, "decision", None) or {}
+    decision = decision_of(model)
     if "threshold" not in decision or probabilities_NC.shape[1] != 2:
         return probabilities_NC.argmax(1)
     positive = model.config.label2id[decision["positive"]]

@@ -22,7 +22,13 @@ from pipeline.sequences.records import Notes
 from pipeline.sequences.targets import Letters, Shuffled, Target, find_targets
 from pipeline.tokens.kmers import KmerCodec, read_facts
 from pipeline.training import scan
-from pipeline.training.classifier import class_names, enough_memory, load_classifier
+from pipeline.training.classifier import (
+    class_names,
+    decision_of,
+    enough_memory,
+    load_classifier,
+    positive_class,
+)
 from pipeline.training.scan import AtContent, Classifier, Tokenizer, Windows, keep_scores, load
 
 WORK = ".scan"
@@ -148,7 +154,7 @@ def _of_classifier(config: PredictConfig, model, codec) -> tuple[Windows, int]:
     if codec.alphabet != "dna" or len(names) < 2:
         what = f"reads {codec.alphabet}" if codec.alphabet != "dna" else "tells no classes apart"
         raise UserError(f"checkpoint: {config.checkpoint} {what}; a genome needs a classifier of DNA")
-    decision = getattr(model.config, "decision", None) or {}
+    decision = decision_of(model)
     size, offset = (_agreed(config, key, decision.get(key)) for key in ("window", "offset"))
     if size is None:
         raise UserError(
@@ -163,7 +169,7 @@ def _of_classifier(config: PredictConfig, model, codec) -> tuple[Windows, int]:
         say(f"scan.offset: not known; the start site is taken to be the middle of a window, base {offset}")
     if offset >= size:
         raise UserError(f"scan.offset: {offset}: not in a window of {size} bases (counted from 0)")
-    return Windows(size, offset, config.scan.stride), names.index(decision.get("positive", names[-1]))
+    return Windows(size, offset, config.scan.stride), names.index(positive_class(model))
 
 
 def _agreed(config: PredictConfig, key: str, known: int | None) -> int | None:
