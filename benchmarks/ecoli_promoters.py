@@ -5,11 +5,13 @@
 ``DATA`` holds genomes/ (ecoli_k12_mg1655.fna.gz and .gff.gz, other bacteria) and promoters/ecoli/
 (regulondb93_positive2860.fa.gz, regulondb93_negative2860.fa.gz: the set behind MULTiPly and others).
 
-The language model reads bacterial genomes without any window of the two sets and 500 bases on either side of
-it. Classifiers are trained and judged in folds that keep windows of one cluster (a shared 30-mer on either
+Classifiers are trained and judged in folds that keep windows of one cluster (a shared 30-mer on either
 strand) together, with several seeds, on two kinds of negatives: the published ones, nine of ten of which lie
-inside genes, and windows of the genome between genes that match the positives in GC content, away from known
-starts. Everything is a stage of strandlm, so the same command goes on where it was stopped.
+inside genes, and windows of the genome between genes that match the positives in GC content and lie 200 bases
+or more from every known start, of genes and of transcripts. There is room for fewer of the second kind than
+there are positives, so that set has as many positives, drawn at random. The language model of a set reads
+bacterial genomes without any positive, any of the set's negatives, and 500 bases on either side of them.
+Everything is a stage of strandlm, so the same command goes on where it was stopped.
 """
 
 import argparse
@@ -32,6 +34,8 @@ from pipeline.training.metrics import Judged, measure
 
 GENOME, OTHERS = "ecoli_k12_mg1655", ("vcholerae_o395", "hpylori_g27", "saureus_n315")
 FLANK, SHORTEST = 500, 200  # bases withheld beside a window, and of a piece that is left
+UPSTREAM = 60  # bases of a positive before its start of transcription
+BETWEEN, AWAY = 1200, 200  # windows between genes, and bases from them to the nearest known start
 CONTROLS = ["gc", "kmers", "positions", "pwm", "cnn"]
 SETS = {"published": "the published negatives", "intergenic": "intergenic negatives of the same GC content"}
 # Of fine-tuning, chosen for each set by the loss of the validation rows of one fold.
@@ -67,18 +71,18 @@ def rest_of_genome(genome: GenomeInMemory, given: dict[str, list[str]], path: Pa
 
 
 def pretrained(
-    data: Path, genome: GenomeInMemory, given: dict[str, list[str]], output: Path, steps: int
+    data: Path, genome: GenomeInMemory, given: dict[str, list[str]], output: Path, name: str, steps: int
 ) -> Path:
-    """Return the checkpoint of the language model, made if need be."""
-    rest = output / "rest.fa"
+    """Return the checkpoint of the language model of a set, made if need be."""
+    rest = output / f"{name}-rest.fa"
     rest_of_genome(genome, given, rest)
-    others = [data / "genomes" / f"{name}.fa.gz" for name in OTHERS]
+    others = [data / "genomes" / f"{other}.fa.gz" for other in OTHERS]
     shares = {"validation": 0.03, "test": 0.03}
     tokens = [
-        tokens_of([rest], output, "rest", split_by="record", **shares),
+        tokens_of([rest], output, f"{name}-rest", split_by="record", **shares),
         tokens_of(others, output, "others", block=10_000, **shares),
     ]
-    return language_model(tokens, output / "model", window=128, steps=steps, weights=[1, 2])
+    return language_model(tokens, output / f"{name}-model", window=128, steps=steps, weights=[1, 2])
 
 
 def table_of(genome: GenomeInMemory, genes: Places, classes: dict[str, list[str]], path: Path) -> None:
@@ -98,21 +102,32 @@ def corpus_of(output: Path, name: str) -> Path:
     return prepare.run(PrepareConfig(output=output / f"{name}-corpus", input=[table], **columns)).folder
 
 
-def intergenic(data: Path, positives: list[str], output: Path) -> list[str]:
-    """Return windows between genes, as many as positives."""
-    folder, path = data / "genomes", output / "positives.fa"
-    path.write_text("".join(f">positive_{i}\n{text}\n" for i, text in enumerate(positives)))
+def intergenic(
+    data: Path, genome: GenomeInMemory, genes: Places, positives: list[str], output: Path
+) -> dict[str, list[str]]:
+    """Return some of the positives, and as many windows between genes, away from the starts of all."""
+    places = Places.of(place for found in locate(genome, positives) for place in found)
+    start_N = np.where(places.strand == "+", places.start + UPSTREAM, places.end - UPSTREAM - 1)
+    of_transcripts = Places(places.chromosome, start_N, start_N + 1, places.strand)
+    starts = Places.join([genes.starts(), of_transcripts])
+    columns = {"chromosome": starts.chromosome, "start": starts.start, "end": starts.end}
+    columns |= {"name": ".", "score": 0, "strand": starts.strand}
+    pd.DataFrame(columns).to_csv(output / "starts.bed", sep="\t", header=False, index=False)
+    drawn = sorted(np.random.default_rng(1).permutation(len(positives))[:BETWEEN].tolist())
+    chosen = [positives[i] for i in drawn]
+    (output / "positives.fa").write_text("".join(f">positive_{i}\n{positives[i]}\n" for i in drawn))
     config = NegativesConfig(
         output=output / "negatives",
-        positives=[path],
-        genome=folder / f"{GENOME}.fna.gz",
-        annotation=folder / f"{GENOME}.gff.gz",
+        positives=[output / "positives.fa"],
+        genome=data / "genomes" / f"{GENOME}.fna.gz",
+        annotation=data / "genomes" / f"{GENOME}.gff.gz",
+        starts=output / "starts.bed",
         where="intergenic",
-        away=1,  # of the windows themselves; nearer ones would share bases with a positive
+        away=AWAY,
         seed=1,
     )
     found = read_files([negatives.run(config).folder / "negatives.fa"])
-    return [record.sequence.decode() for record in found]
+    return {"negative": [record.sequence.decode() for record in found], "positive": chosen}
 
 
 def rule(folder: Path) -> dict[str, Any]:
@@ -193,15 +208,16 @@ def main() -> None:
     genome = GenomeInMemory.read(genomes / f"{GENOME}.fna.gz")
     genes = read_places(genomes / f"{GENOME}.gff.gz", genomes / f"{GENOME}.fna.gz", feature="gene")
     classes = windows(given.data)
-    checkpoint = given.checkpoint or pretrained(given.data, genome, classes, given.output, given.steps)
     results = {}
     for name in given.sets:
-        negative = (
-            classes["negative"]
-            if name == "published"
-            else intergenic(given.data, classes["positive"], given.output)
+        published = name == "published"
+        labelled = (
+            classes if published else intergenic(given.data, genome, genes, classes["positive"], given.output)
         )
-        labelled = {"negative": negative, "positive": classes["positive"]}
+        withheld = {"negative": labelled["negative"], "positive": classes["positive"]}
+        checkpoint = given.checkpoint or pretrained(
+            given.data, genome, withheld, given.output, name, given.steps
+        )
         table_of(genome, genes, labelled, given.output / f"{name}.tsv")
         folder = classified(checkpoint, corpus_of(given.output, name), given.output, name, given.seeds)
         metrics = json.loads((folder / "metrics.json").read_text())["positive_auroc"]
