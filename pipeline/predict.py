@@ -10,7 +10,7 @@ from pipeline.log import say, track
 from pipeline.settings.sections import ScanConfig
 
 CHUNK = 4096
-OF_INPUT = ("sequence_column", "id_column", "long_sequences", "overlap")
+OF_INPUT = ("sequence_column", "id_column", "duplicate_ids", "on_bad_record", "long_sequences", "overlap")
 
 
 # -- sequences
@@ -22,26 +22,32 @@ def _score_records(config: PredictConfig) -> Result:
     def build(workspace: Workspace) -> None:
         import pandas as pd
 
+        from pipeline.sequences.records import Faults, Notes
         from pipeline.training.answers import KINDS
         from pipeline.training.classifier import enough_memory, load_finetuned, load_records
 
         model, codec, task = load_finetuned(config.checkpoint)
-        records, context = load_records(config, model, codec)
+        faults = Faults(config.on_bad_record, Notes())
+        records, context = load_records(config, model, codec, faults)
         answers = KINDS[task](model, codec, config.batch_size)
         tables, scored = [], 0
         chunks = [records[i : i + CHUNK] for i in range(0, len(records), CHUNK)]
         with enough_memory(config.batch_size):
             for chunk in track(chunks, len(chunks), "predicting"):
                 readings = [context.read(*record) for record in chunk]
-                columns = answers.columns(readings, [len(sequence) for _, sequence in chunk])
-                if config.long_sequences != "error":
-                    columns["note"] = [reading.note for reading in readings]
-                tables.append(pd.DataFrame({"id": [name for name, _ in chunk], **columns}))
+                columns = answers.columns(readings, [len(sequence) for _, sequence, _ in chunk])
+                columns["note"] = [reading.note for reading in readings]
+                tables.append(pd.DataFrame({"id": [reading.name for reading in readings], **columns}))
                 scored += sum(bool(reading.windows) for reading in readings)
         scores = pd.concat(tables)
+        counts = {**context.counts(len(records)), **+faults.notes}
+        if not scored:
+            why = scores["note"].iloc[0]
+            raise UserError(f"none of {len(records)} sequences can be scored; the first: {why}")
         scores.to_csv(workspace.path / "scores.tsv", sep="\t", index=False, float_format="%.6g")
-        workspace.counts |= {**context.counts(len(records)), **answers.counts(scores), "scored": scored}
-        say(f"{scored} sequences scored{context.summary()}: {config.output / 'scores.tsv'}")
+        workspace.counts |= {**counts, **answers.counts(scores), "scored": scored}
+        failed = f", {faults.notes['failed']} failed (column note)" if faults.notes["failed"] else ""
+        say(f"{scored} sequences scored{context.summary()}{failed}: {config.output / 'scores.tsv'}")
 
     inputs = {"checkpoint": config.checkpoint, **{f"input{i}": path for i, path in enumerate(config.input)}}
     return produce("predict", config, inputs, build)
@@ -145,9 +151,10 @@ def run(config: PredictConfig) -> Result:
     That is the likeliest class; of two, it goes by the threshold that finetune chose on validation rows.
     Networks fine-tuned for other tasks give the values of their targets, the probability of each label and
     those above a half, or a text with the class of each letter.
-    Unless records longer than the model's context are errors, a column ``note`` says what became of them.
-    Of those skipped nothing is said; of those read in windows the mean over windows, which all weigh the
-    same, or each letter's class out of the window in whose middle it is.
+    Column ``note`` says what became of a record that cannot be read, of which nothing is said, and of one
+    that is longer than the model's context: of those skipped nothing is said; of those read in windows the
+    mean over windows, which all weigh the same, or each letter's class out of the window in whose middle it
+    is.
 
     Of a genome both strands of windows at a stride are scored, each by itself: ``plus`` and ``minus`` (or
     ``both``, if strandless), as bedGraph and bigWig, hold the probability of the positive class at the start

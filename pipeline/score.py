@@ -30,7 +30,7 @@ class _Scorer:
     """A masked language model, and what becomes of rows that it cannot score."""
 
     def __init__(self, config: ScoreConfig, alphabet: str | None, what: str):
-        from pipeline.sequences.records import Notes
+        from pipeline.sequences.records import Faults, Notes
         from pipeline.tokens.kmers import read_facts
         from pipeline.training.scores import load_language_model
 
@@ -44,17 +44,7 @@ class _Scorer:
         self.size = self.model.config.max_position_embeddings - 2
         self.budget = config.batch_size * (self.size + 2)
         self.notes = Notes()
-
-    def fail(self, where: str, fault: object) -> str:
-        """Stop because of a row, or count and name it; return why it has no score.
-
-        Raises:
-            UserError: such rows are errors.
-        """
-        if self.config.on_bad_record == "error":
-            raise UserError(f"{where}: {fault}; correct it, or pass --on-bad-record note")
-        self.notes.warn("failed", f"{where}: {fault}; no score")
-        return str(fault)
+        self.faults = Faults(config.on_bad_record, self.notes)
 
     def finish(self, rows: list[Row], score: str, workspace: Workspace) -> None:
         """Write scores.tsv, and count the rows.
@@ -80,13 +70,10 @@ class _Scorer:
 
 def _sequences(config: ScoreConfig, workspace: Workspace) -> None:
     """Write the pseudo-log-likelihood of every sequence, in input order."""
-    from pipeline.tokens.windows import Context
-    from pipeline.training.classifier import enough_memory
+    from pipeline.training.classifier import enough_memory, load_records
 
     scorer = _Scorer(config, None, "sequences")
-    context = Context(scorer.codec, scorer.size, config.long_sequences, config.overlap)
-    records = list(_records(scorer))
-    context.check([(name, sequence) for name, sequence, fault in records if not fault])
+    records, context = load_records(config, scorer.model, scorer.codec, scorer.faults)
     chunks = list(_chunks(records))
     rows: list[Row] = []
     with enough_memory(config.batch_size):
@@ -96,28 +83,6 @@ def _sequences(config: ScoreConfig, workspace: Workspace) -> None:
     for key in ("scored", "not_scored"):
         workspace.counts[f"letters_{key}"] = sum(row[key] for row in rows)
     workspace.counts |= context.counts(len(records))
-
-
-def _records(scorer: _Scorer) -> Iterator[tuple[str, str, str]]:
-    """Yield id, clean sequence, and why it cannot be scored, or nothing, of every record.
-
-    Raises:
-        UserError: the format of a file is damaged, an id occurs twice, or a record is empty.
-    """
-    from pipeline.sequences.alphabets import BadSequenceError, clean
-    from pipeline.sequences.readers import read_files
-
-    config = scorer.config
-    names = config.sequence_column, config.id_column
-    letters = scorer.letters.model_copy(update={"case": "fold", "stops": "error", "gaps": "error"})
-    for record in read_files(config.input, sequence_column=names[0], id_column=names[1], empty="error"):
-        try:
-            cleaned = clean(record.sequence, scorer.codec.alphabet, letters).sequence.decode()
-            if not cleaned:
-                raise BadSequenceError("no residues but a stop")
-            yield record.id, cleaned, ""
-        except BadSequenceError as error:
-            yield record.id, record.sequence.decode("latin-1"), scorer.fail(record.where(), error)
 
 
 def _chunks(records: list[tuple[str, str, str]]) -> Iterator[list[tuple[str, str, str]]]:
@@ -136,24 +101,21 @@ def _chunks(records: list[tuple[str, str, str]]) -> Iterator[list[tuple[str, str
 def _sequence_rows(chunk: list[tuple[str, str, str]], scorer: _Scorer, context: "Context") -> list[Row]:
     from pipeline.tokens.likelihood import pseudo_log_likelihoods
 
-    readings = {
-        row: context.read(name, sequence) for row, (name, sequence, fault) in enumerate(chunk) if not fault
-    }
-    read = {row: reading for row, reading in readings.items() if reading.windows}
+    readings = [context.read(*record) for record in chunk]
+    read = {row: reading for row, reading in enumerate(readings) if reading.windows}
     texts = [(reading, scorer.codec.codes(chunk[row][1])) for row, reading in read.items()]
     found = pseudo_log_likelihoods(scorer.model, scorer.codec, texts, scorer.budget)
     likelihoods = dict(zip(read, found, strict=True))
     rows = []
-    for row, (name, sequence, fault) in enumerate(chunk):
-        note = fault or readings[row].note
-        rows.append(_sequence_row(name, len(sequence), likelihoods.get(row), note, scorer))
+    for row, (name, sequence, _) in enumerate(chunk):
+        rows.append(_sequence_row(name, len(sequence), likelihoods.get(row), readings[row].note, scorer))
     return rows
 
 
 def _sequence_row(name: str, length: int, found: "Likelihood | None", note: str, scorer: _Scorer) -> Row:
     """Return the row of a sequence; one without a letter that can be hidden has no score."""
     if found is not None and not found.scored:
-        note = scorer.fail(f"record {name!r}", "no letter in it that can be hidden")
+        note = scorer.faults.note(f"record {name!r}", "no letter in it that can be hidden")
     scored = found.scored if found else 0
     scorer.notes["letters_not_hidden_alone"] += found.joined if found else 0
     return {
@@ -225,7 +187,7 @@ def _line(
     try:
         line.alleles = alleles_of(variant, genome, max(score.window for score in scores))
     except UnscorableError as fault:
-        line.notes.append(scorer.fail(line.where, fault))
+        line.notes.append(scorer.faults.note(line.where, fault))
     return line
 
 
@@ -269,7 +231,7 @@ class _Changes:
             try:
                 (masked if masks else whole).append((line, self._windows(line.alleles, masks)))
             except UnscorableError as fault:
-                line.notes.append(self.scorer.fail(line.where, fault))
+                line.notes.append(self.scorer.faults.note(line.where, fault))
         self._fill_masked(masked)
         self._fill_whole(whole)
 
@@ -302,7 +264,7 @@ class _Changes:
                 line.columns |= {"log_likelihood_change": np.mean(found), "method": "masked"}
             else:
                 fault = f"what changes is longer than the model's {self.scorer.size} tokens"
-                line.notes.append(self.scorer.fail(line.where, fault))
+                line.notes.append(self.scorer.faults.note(line.where, fault))
 
     def _fill_whole(self, lines: list[tuple[_Line, list[tuple[str, str]]]]) -> None:
         from pipeline.tokens.likelihood import text_likelihoods
@@ -366,7 +328,7 @@ class _Promoters:
                 line.columns |= self._columns(known, log_odds)
             else:
                 fault = f"no window of {self.window} bases with both alleles for the classifier"
-                line.notes.append(self.scorer.fail(line.where, fault))
+                line.notes.append(self.scorer.faults.note(line.where, fault))
 
     def _places(self, alleles: "Alleles") -> "list[Placed]":
         """Return all windows that may hold both alleles."""
@@ -457,7 +419,7 @@ def _substitution_rows(
         try:
             key = _ask(row, proteins, marginals)
         except UnscorableError as fault:
-            fault = scorer.fail(f"{scorer.config.substitutions}: line {line}", fault)
+            fault = scorer.faults.note(f"{scorer.config.substitutions}: line {line}", fault)
             row["note"] = "; ".join(filter(None, (row["note"], fault)))
         rows.append(row)
         keys.append(key)
@@ -505,7 +467,7 @@ def _substitution_row(line: int, cells: dict[str, str], scorer: _Scorer) -> Row:
             row["measured"] = None if text.lower() in MISSING else _finite(text)
         except ValueError:
             fault = f"{config.measured_column} {text!r} is no number"
-            note = scorer.fail(f"{config.substitutions}: line {line}", fault)
+            note = scorer.faults.note(f"{config.substitutions}: line {line}", fault)
     return row | {"note": note}
 
 

@@ -14,7 +14,7 @@ from pipeline.errors import UserError
 from pipeline.model import StrandForSequenceClassification
 from pipeline.tokens.vocabulary import load_tokenizer
 
-COLUMNS = ["id", "background", "promoter", "label"]
+COLUMNS = ["id", "background", "promoter", "label", "note"]
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,7 @@ def test_every_record_has_a_row_in_input_order(predict, sequences, classifier_fo
     with torch.no_grad():
         logits = [model(**tokenizer(s, return_tensors="pt")).logits[0] for _, s in sequences]
     expected = torch.stack(logits).softmax(1).numpy()
+    assert (table["note"] == "").all()
     assert table[COLUMNS[1:3]].to_numpy() == pytest.approx(expected, abs=1e-5)
     above = expected[:, 1] > model.config.decision["threshold"]
     assert list(table["label"]) == [COLUMNS[1 + i] for i in above.astype(int)]
@@ -94,10 +95,34 @@ def test_neighbours_do_not_matter(predict, sequences, size, monkeypatch):
     assert joined["promoter_x"].to_numpy() == pytest.approx(joined["promoter_y"].to_numpy(), abs=1e-5)
 
 
-def test_case_and_u_do_not_matter(predict, sequences):
-    table, _ = predict(sequences, "upper")
-    lower, _ = predict([(i, s.lower().replace("t", "u")) for i, s in sequences], "lower")
+def test_case_and_u_do_not_matter_and_are_counted(predict, sequences):
+    table, result = predict(sequences, "upper")
+    lower, changed = predict([(i, s.lower().replace("t", "u")) for i, s in sequences], "lower")
     assert table.equals(lower)
+    counts, text = changed.manifest["counts"], "".join(s for _, s in sequences)
+    assert (counts["lower_case_folded"], counts["u_to_t"]) == (len(text), text.count("T"))
+    assert "u_to_t" not in result.manifest["counts"]
+
+
+def test_a_record_that_cannot_be_read_has_a_row_that_says_why(predict, capfd):
+    table, result = predict([("a", "ACGT"), ("b", "AC!T"), ("c", ""), ("d", "ACGG")])
+    alone, _ = predict([("a", "ACGT"), ("d", "ACGG")], "alone")
+    assert list(table["id"]) == ["a", "b", "c", "d"]
+    assert list(table["note"]) == ["", "letter '!' at position 3 is not a DNA letter", "no sequence", ""]
+    assert (table.iloc[1:3, 1:4] == "").all(None)
+    promoter = alone["promoter"].to_numpy(float)
+    assert table["promoter"][[0, 3]].to_numpy(float) == pytest.approx(promoter, abs=1e-6)
+    assert list(table["label"][[0, 3]]) == list(alone["label"])
+    counts = result.manifest["counts"]
+    assert (counts["read"], counts["scored"], counts["failed"]) == (4, 2, 2)
+    assert sum(counts["labels"].values()) == 2
+    assert "2 sequences scored, 2 failed (column note): " in capfd.readouterr().err
+
+
+def test_equal_ids_may_be_renamed(predict):
+    table, result = predict([("a", "ACGT"), ("a", "ACGG")], duplicate_ids="rename")
+    assert list(table["id"]) == ["a", "a_2"]
+    assert result.manifest["counts"]["renamed_ids"] == 1
 
 
 def test_tables_are_read_by_their_columns(predict, sequences, tmp_path):
@@ -124,17 +149,17 @@ def test_several_files_are_read_one_after_the_other(predict, sequences, tmp_path
             r"pass --long-sequences skip, truncate or window$",
         ),
         ([("a", "ACGT"), ("a", "ACG")], r"scores.fa: record 'a', line 3: the same id as line 1; give every"),
-        ([("a", "ACGT"), ("b", "")], r"scores.fa: record 'b', line 3: no sequence; remove the record"),
+        ([("a", "ACGT"), ("b", "")], r"scores.fa: record 'b', line 3: no sequence; correct it, or pass"),
         (
             [("a", "ACGT"), ("b", "ACXT")],
-            r"record 'b', line 3: letter 'X' at position 3 is not a DNA letter;",
+            r"record 'b', line 3: letter 'X' at position 3 is not a DNA letter; correct it, or pass --on-bad",
         ),
     ],
 )
-def test_what_cannot_be_scored_is_an_error(predict, tmp_path, records, message):
+def test_what_cannot_be_scored_may_be_an_error(predict, tmp_path, records, message):
     """One line, and no folder with half of the scores."""
     with pytest.raises(UserError, match=message) as error:
-        predict(records)
+        predict(records, on_bad_record="error")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "scores").exists()
 
@@ -151,6 +176,9 @@ def test_the_tokenizer_of_a_checkpoint_knows_its_context(rule_folder, classifier
 
 
 def test_a_file_must_be_there_and_hold_something(predict, tmp_path):
+    with pytest.raises(UserError, match=r"none of 2 sequences can be scored; the first: letter '!' at"):
+        predict([("a", "AC!"), ("b", "")])
+    assert not (tmp_path / "scores").exists()
     with pytest.raises(UserError, match=r"scores.fa: no records in it; nothing to read"):
         predict([])
     with pytest.raises(UserError, match=r"missing.fa: no such file"):

@@ -130,11 +130,13 @@ def test_every_sequence_has_its_pseudo_log_likelihood(checkpoint, score, write, 
 
 def test_a_bad_record_has_a_row_or_stops(checkpoint, score, write):
     folder = checkpoint()
-    fasta = write("r.fa", ">a\nACGT\n>b\nAC!T\n>c\nACG\n")
-    table, _ = score(checkpoint=folder, input=[fasta])
-    assert list(table["id"]) == ["a", "b", "c"]
-    assert [bool(cell) for cell in table["pseudo_log_likelihood"]] == [True, False, True]
-    assert table["note"][1] == "letter '!' at position 3 is not a DNA letter"
+    fasta = write("r.fa", ">a\nACGT\n>b\nAC!T\n>c\nacg\n>c\n")
+    table, result = score(checkpoint=folder, input=[fasta], duplicate_ids="rename")
+    assert list(table["id"]) == ["a", "b", "c", "c_2"]
+    assert [bool(cell) for cell in table["pseudo_log_likelihood"]] == [True, False, True, False]
+    assert list(table["note"][[1, 3]]) == ["letter '!' at position 3 is not a DNA letter", "no sequence"]
+    counts = result.manifest["counts"]
+    assert (counts["lower_case_folded"], counts["renamed_ids"], counts["failed"]) == (3, 1, 2)
     assert table["not_scored"][1] == "4"
     with pytest.raises(UserError, match=r"r.fa: record 'b', line 3: letter '!' at position 3 .*; correct it"):
         score("strict", checkpoint=folder, input=[fasta], on_bad_record="error")

@@ -13,15 +13,16 @@ from typing import Literal
 
 from pipeline.config import Alphabet, LettersConfig
 from pipeline.errors import UserError
+from pipeline.log import say
 from pipeline.sequences.alphabets import DEFAULTS, BadSequenceError, Cleaned, clean
 from pipeline.sequences.fasta import read_fasta
 from pipeline.sequences.fastq import read_fastq
 from pipeline.sequences.files import FORMATS, extension, find_files, format_of, is_a3m, opened
 from pipeline.sequences.flatfiles import read_flatfile, read_stockholm
-from pipeline.sequences.records import SHOWN, Notes, Record, Source
+from pipeline.sequences.records import SHOWN, Faults, Notes, Record, Source
 from pipeline.sequences.tables import DELIMITERS, read_parquet, read_table
 
-__all__ = ["SHOWN", "Notes", "Record", "is_a3m", "load_sequences", "read_files"]
+__all__ = ["SHOWN", "Faults", "Notes", "Record", "is_a3m", "load_sequences", "noted_sequences", "read_files"]
 
 
 def read_files(
@@ -31,7 +32,7 @@ def read_files(
     id_column: str = "id",
     keep: Sequence[str] = (),
     duplicate_ids: Literal["error", "rename"] = "error",
-    empty: Literal["error", "skip"] = "skip",
+    empty: Literal["error", "skip", "keep"] = "skip",
     on_bad: Literal["error", "skip"] = "error",
     notes: Notes | None = None,
     piece: int | None = None,
@@ -49,7 +50,7 @@ def read_files(
         id_column: column of tables that holds the id; may be absent if it is "id".
         keep: further columns of tables, wanted in ``Record.columns``; "topology" of GenBank and EMBL.
         duplicate_ids: stop at a second record of the same id, or name it ``id_2``.
-        empty: stop at a record without letters, or skip it.
+        empty: stop at a record without letters, skip it, or yield it.
         on_bad: stop at a record that its format does not allow, or skip it.
         notes: where ``generated_ids``, ``renamed_ids``, ``empty``, ``bad_records``, ``blanks_removed``
             (inside sequence lines), ``kmers_joined`` (records) and ``files_not_read`` are counted.
@@ -69,7 +70,7 @@ def read_files(
         source = Source(path, sequence_column, id_column, keep, on_bad, notes, piece, header)
         for raw in _parse(source):
             record = ids.name(raw)
-            if record.sequence:
+            if record.sequence or empty == "keep":
                 yield record
             elif empty == "error":
                 raise UserError(f"{record.where()}: no sequence; remove the record or complete it")
@@ -104,6 +105,49 @@ def load_sequences(
     return [(record.id, clean_record(record, alphabet, letters).sequence.decode()) for record in records]
 
 
+def noted_sequences(
+    paths: Sequence[Path],
+    alphabet: Alphabet,
+    letters: LettersConfig,
+    faults: Faults,
+    *,
+    sequence_column: str,
+    id_column: str,
+    duplicate_ids: Literal["error", "rename"],
+) -> list[tuple[str, str, str]]:
+    """Return (id, clean upper-case sequence, nothing) of every record, in input order.
+
+    One that cannot be used has its letters as they are, and in the third place the reason. Letters that were
+    changed are counted, by kind, in the notes of ``faults``.
+
+    Raises:
+        UserError: as `read_files`; also for a record that cannot be used, if those are errors.
+    """
+    found, changed = [], Counter[str]()
+    records = read_files(
+        paths,
+        sequence_column=sequence_column,
+        id_column=id_column,
+        duplicate_ids=duplicate_ids,
+        empty="keep",
+        notes=faults.notes,
+    )
+    for record in records:
+        try:
+            cleaned = _clean_whole(record.sequence, alphabet, letters)
+        except BadSequenceError as error:
+            fault = faults.note(record.where(), error)
+            found.append((record.id, record.sequence.decode("latin-1"), fault))
+        else:
+            found.append((record.id, cleaned.sequence.decode(), ""))
+            changed += cleaned.changed
+    if changed:
+        kinds = (f"{number} {kind.replace('_', ' ')}" for kind, number in changed.items())
+        say("changed letters: " + ", ".join(kinds))
+    faults.notes.update(changed)
+    return found
+
+
 def clean_record(record: Record, alphabet: Alphabet, letters: LettersConfig) -> Cleaned:
     """Return the upper-case letters of a whole record.
 
@@ -113,13 +157,17 @@ def clean_record(record: Record, alphabet: Alphabet, letters: LettersConfig) -> 
     Raises:
         UserError: a letter outside the alphabet, or nothing else than what is left out.
     """
-    letters = letters.model_copy(update={"case": "fold", "stops": "error", "gaps": "error"})
     try:
-        cleaned = clean(record.sequence, alphabet, letters)
+        return _clean_whole(record.sequence, alphabet, letters)
     except BadSequenceError as error:
         raise UserError(f"{record.where()}: {error}; correct or remove it") from None
+
+
+def _clean_whole(sequence: bytes, alphabet: Alphabet, letters: LettersConfig) -> Cleaned:
+    letters = letters.model_copy(update={"case": "fold", "stops": "error", "gaps": "error"})
+    cleaned = clean(sequence, alphabet, letters)
     if not cleaned.sequence:
-        raise UserError(f"{record.where()}: no residues; remove the record or complete it")
+        raise BadSequenceError("no residues but a stop" if sequence else "no sequence")
     return cleaned
 
 
@@ -180,7 +228,7 @@ class _Ids:
             other = f"line {line}" + (f" of {path}" if path != record.path else "")
             raise UserError(
                 f"{record.where()}: the same id as {other}; give every record its own id "
-                "(prepare and negatives can: --duplicate-ids rename)"
+                "(or pass --duplicate-ids rename, where there is that option)"
             )
         number = max(self.copies[record.id], 1) + 1
         while f"{record.id}_{number}" in self.seen:

@@ -67,6 +67,25 @@ class Notes(Counter[str]):
 
 
 @dataclass(frozen=True)
+class Faults:
+    """What becomes of rows that cannot be scored: they stop the run, or are counted and said."""
+
+    on_bad: Literal["error", "note"]
+    notes: Notes
+
+    def note(self, where: str, fault: object) -> str:
+        """Return why a row has no score, or stop because of it.
+
+        Raises:
+            UserError: such rows are errors.
+        """
+        if self.on_bad == "error":
+            raise UserError(f"{where}: {fault}; correct it, or pass --on-bad-record note")
+        self.notes.warn("failed", f"{where}: {fault}; no score")
+        return str(fault)
+
+
+@dataclass(frozen=True)
 class Source:
     """A file, and how it is to be read: what every parser needs to know."""
 

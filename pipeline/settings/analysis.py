@@ -46,6 +46,10 @@ class PredictConfig(StageConfig):
     scan: ScanConfig = ScanConfig()
     sequence_column: str = "sequence"
     id_column: str = "id"
+    duplicate_ids: Literal["error", "rename"] = "error"
+    """records with the id of an earlier one: stop, or name them id_2, id_3, ... and count it"""
+    on_bad_record: Literal["error", "note"] = "note"
+    """a record with bad letters, or none: stop, or leave its scores empty and say why in the column note"""
     long_sequences: Literal["error", "skip", "truncate", "window"] = "error"
     """longer than the model's context: stop, give no score, use the beginning, or average over windows"""
     overlap: Annotated[int, Field(ge=0)] = 64
@@ -62,6 +66,8 @@ class ScoreConfig(StageConfig):
     """score sequences: FASTA, CSV, TSV or other sequence files"""
     sequence_column: str = "sequence"
     id_column: str = "id"
+    duplicate_ids: Literal["error", "rename"] = "error"
+    """sequences with the id of an earlier one: stop, or name them id_2, id_3, ... and count it"""
     long_sequences: Literal["error", "skip", "truncate", "window"] = "error"
     """sequences longer than the model's context: stop, give no score, use the beginning, or read windows"""
     overlap: Annotated[int, Field(ge=0)] = 64

@@ -30,7 +30,7 @@ class Reading:
         name: the record's id.
         tokens: the tokens of the record, or of its beginning, without specials.
         bounds: (W, 2) the first token of each window, and the one after its last; no window if it is skipped.
-        note: what became of it because it does not fit, or nothing.
+        note: what became of it because it does not fit, why it cannot be read, or nothing.
     """
 
     name: str
@@ -84,8 +84,16 @@ class Context:
                     f"model's {self.size} (the first {self._fit(tokens)} letters fit); {way_out}"
                 )
 
-    def read(self, name: str, sequence: str) -> Reading:
-        """Return what the model reads of a record; if that is not all at once, it is counted and said."""
+    def read(self, name: str, sequence: str, fault: str = "") -> Reading:
+        """Return what the model reads of a record; if that is not all at once, it is counted and said.
+
+        Args:
+            name: its id.
+            sequence: its letters.
+            fault: why nothing is to be read of it.
+        """
+        if fault:
+            return Reading(name, Tokens(*np.empty((3, 0), int)), np.empty((0, 2), int), fault)
         tokens = self._tokens(sequence)
         if len(tokens.ids) <= self.size:
             return Reading(name, tokens, np.array([[0, len(tokens.ids)]]))

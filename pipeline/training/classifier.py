@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.config import LettersConfig, PredictConfig
+from pipeline.config import LettersConfig, PredictConfig, ScoreConfig
 from pipeline.errors import UserError
+from pipeline.sequences.records import Faults
 from pipeline.tokens.kmers import Codec, codec_of, read_facts
 from pipeline.tokens.windows import Context
 
@@ -175,22 +176,25 @@ def check_checkpoint(folder: Path, stage: str) -> None:
     read_config(folder, stage, STRAND)
 
 
-def load_records(config: PredictConfig, model, codec: Codec) -> tuple[list[tuple[str, str]], Context]:
-    """Return (id, clean sequence) of every input, and the context that a checkpoint reads them in.
+def load_records(
+    config: PredictConfig | ScoreConfig, model, codec: Codec, faults: Faults
+) -> tuple[list[tuple[str, str, str]], Context]:
+    """Return every input, as `noted_sequences` gives it, and the context that a checkpoint reads them in.
 
     Letters are read as the checkpoint's tokenizer reads them.
 
     Raises:
-        UserError: a file or record cannot be read, or is too long and ``long_sequences`` says nothing else.
+        UserError: a file cannot be read, a record cannot and ``faults`` stop the run, or one is too long and
+            ``long_sequences`` says nothing else.
     """
-    from pipeline.sequences.readers import load_sequences
+    from pipeline.sequences.readers import noted_sequences
 
     size = model.config.max_position_embeddings - 2
     context = Context(codec, size, config.long_sequences, config.overlap)
     letters = LettersConfig(**read_facts(config.checkpoint).get("letters", {}))
-    columns = config.sequence_column, config.id_column
-    records = load_sequences(config.input, codec.alphabet, letters, *columns)
-    context.check(records)
+    named = {key: getattr(config, key) for key in ("sequence_column", "id_column", "duplicate_ids")}
+    records = noted_sequences(config.input, codec.alphabet, letters, faults, **named)
+    context.check([(name, sequence) for name, sequence, fault in records if not fault])
     return records, context
 
 
