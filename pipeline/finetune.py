@@ -272,17 +272,22 @@ def _codec(config: FinetuneConfig) -> "Codec":
 def _build(
     config: FinetuneConfig, workspace: Workspace, division: "Division", names: list[str], positive: int
 ) -> None:
-    from pipeline.training.folds import in_words
+    from pipeline.training.folds import in_words, shared_by_folds
     from pipeline.training.runs import Runs
     from pipeline.training.unseen import other_negatives
 
     codec = _codec(config)
     workspace.claim(key_of("finetune", config, workspace.inputs, besides=["allow_collapse"]))
     shutil.rmtree(workspace.path / OLD, ignore_errors=True)
-    for line in in_words(division, names):
-        say(line)
+    if division.numbers is not None:
+        shared = shared_by_folds(division, codec.alphabet)
+        workspace.counts["shared_by_folds"] = shared
+        for line in in_words(division, names, shared):
+            say(line)
     evaluation = _evaluation(config, division, names, positive)
     others = other_negatives(config, division, evaluation, codec)
+    if counted := {name: each.counts for name, each in others.items() if each.counts}:
+        workspace.counts["other_negatives"] = counted
     runs = Runs(config, division, evaluation, others, codec, _windows(config, division))
     done = runs.train(workspace.path / WORK)
     _write(runs, done, workspace)

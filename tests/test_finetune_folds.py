@@ -16,6 +16,7 @@ import pipeline.model  # teaches the Auto classes
 import pipeline.prepare
 from pipeline.config import FinetuneConfig, PrepareConfig
 from pipeline.errors import UserError
+from pipeline.sequences.alphabets import reverse_complement
 from pipeline.sequences.corpus import load_corpus
 from pipeline.training import controls, metrics, tuning
 from pipeline.training.folds import Division
@@ -244,14 +245,22 @@ def other_file(tmp_path_factory):
     return path, texts
 
 
-def test_positives_are_set_against_other_negatives(finetune, data, other_file, capsys):
+def test_positives_are_set_against_other_negatives(finetune, data, other_file, tmp_path, capsys):
     path, texts = other_file
     settings = {"controls": ["gc", "pwm"], "shuffled_negatives": True, "epochs": 3, "allow_collapse": True}
-    result = finetune(data=data, other_negatives={"random": path}, batch_size=8, **settings)
+    rows = load_corpus(data)["train"]["sequence"][:2]
+    near = "A" * 5 + reverse_complement(rows[0])[:35]
+    more = tmp_path / "more.fa"
+    of_data = f">r0\n{rows[0]}\n>r1\n{reverse_complement(rows[1])}\n>near\n{near}\n"
+    more.write_text(of_data + path.read_text())
+    texts = [near, *texts]
+    result = finetune(data=data, other_negatives={"random": more}, batch_size=8, **settings)
+    counted = {"random": {"given": 33, "left_out": 2, "share_kmer": 1}}
+    assert result.manifest["counts"]["other_negatives"] == counted
     metrics = result.metrics()["promoter_auroc"]
     found, threshold = metrics["other_negatives"], metrics["at_threshold"]["threshold"]
     assert set(found) == {"dinucleotide_shuffled", "partly_shuffled", "random"}
-    assert {name: each["n"] for name, each in found.items()} == dict(zip(found, (60, 60, 30), strict=True))
+    assert {name: each["n"] for name, each in found.items()} == dict(zip(found, (60, 60, 31), strict=True))
     scores = pd.read_csv(result.folder / "scores.tsv", sep="\t")
     positive = scores["score"][scores["label"] == "promoter"]
     tokenizer = AutoTokenizer.from_pretrained(result.folder)
@@ -260,7 +269,7 @@ def test_positives_are_set_against_other_negatives(finetune, data, other_file, c
         negative = (
             model(**tokenizer(texts, padding=True, return_tensors="pt")).logits.softmax(1)[:, 1].numpy()
         )
-    label, score = np.repeat([1, 0], [60, 30]), np.concatenate([positive, negative])
+    label, score = np.repeat([1, 0], [60, 31]), np.concatenate([positive, negative])
     ours = found["random"]
     assert ours["auroc"] == pytest.approx(roc_auc_score(label, score), abs=1e-3)
     assert ours["mcc"] == pytest.approx(matthews_corrcoef(label, score > threshold), abs=1e-3)
@@ -275,6 +284,12 @@ def test_positives_are_set_against_other_negatives(finetune, data, other_file, c
     said = capsys.readouterr().err
     assert "control pwm cannot score random, whose lengths are others" in said
     assert "against 60 dinucleotide_shuffled: MCC " in said
+    assert "random: 2 of 33 sequences are rows of the data, left out" in said
+    assert "note: 1 of 31 random share 30 letters in a row with rows that are learnt" in said
+    of_data = of_data[: of_data.index(">near")]
+    more.write_text(of_data)
+    with pytest.raises(UserError, match=r"every sequence of .*more.fa is a row of .*; give others"):
+        finetune("none", data=data, other_negatives={"random": more})
 
 
 def test_folds_score_the_shuffles_of_their_own_positives(tables):

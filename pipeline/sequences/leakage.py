@@ -97,6 +97,13 @@ def say_leakage(report: dict[str, Any]) -> list[str]:
     return lines
 
 
+def stretches(alphabet: Alphabet, kmer: int | None = None) -> KmerHash:
+    """Return what tells apart the stretches that rows may share: of 30 bases or 10 residues, or so many."""
+    kmer = kmer or KMER[alphabet]
+    dna = alphabet == "dna"
+    return KmerHash(kmer, both_strands=True) if dna else KmerHash(kmer, letters=RESIDUES)
+
+
 def _digests(sequences: pa.ChunkedArray, split_N: np.ndarray, strands: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return (2, N) uint64, digests of rows and (if wanted) other strands, and (N,) the rows' lengths."""
     digests_2N = np.zeros((2, len(split_N)), np.uint64)
@@ -112,8 +119,7 @@ def _digests(sequences: pa.ChunkedArray, split_N: np.ndarray, strands: bool) -> 
 def _seen(sequences: pa.ChunkedArray, split_N: np.ndarray, alphabet: Alphabet, kmer: int) -> np.ndarray:
     """Return (N,) uint8: a bit for every split that holds a k-mer of the row."""
     bit_N = np.where(split_N >= 0, 1 << np.maximum(split_N, 0), 0).astype(np.uint8)
-    dna = KmerHash(kmer, both_strands=True)
-    return shared_with(sequences, bit_N, dna if alphabet == "dna" else KmerHash(kmer, letters=RESIDUES))
+    return shared_with(sequences, bit_N, stretches(alphabet, kmer))
 
 
 def _shared(

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from pipeline.config import Alphabet
 from pipeline.errors import UserError
 from pipeline.keyed import keys
 from pipeline.sequences.alphabets import reverse_complement
 from pipeline.sequences.corpus import read_manifest
+from pipeline.sequences.leakage import KMER, stretches
+from pipeline.sequences.similarity import shared_with
 from pipeline.sequences.splits import SPLITS, digest, group_ids
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 CLUSTER = "cluster"  # column that prepare writes
 CHROMOSOME = "chromosome"  # the same
+BITS = 7  # folds looked at together; one more bit stands for all others
 FoldBy = Literal["sequence", "cluster", "chromosome"]
 
 
@@ -122,10 +126,7 @@ def divide(
 def _groups(rows: "Dataset", folder: Path, by: FoldBy, column: str) -> np.ndarray:
     """Return (N,) the number of what each row has to stay together with."""
     if by == "sequence":
-        texts = rows["sequence"][:]
-        if read_manifest(folder)["config"]["alphabet"] == "dna":
-            texts = [min(text, reverse_complement(text)) for text in texts]
-        return np.unique([digest(text) for text in texts], return_inverse=True)[1]
+        return _sequence_numbers(rows, read_manifest(folder)["config"]["alphabet"])
     if by == "cluster" and column not in rows.column_names:
         raise UserError(
             f"fold_by: cluster: {folder} has no column {column!r}; prepare it with --split-by cluster, or "
@@ -133,10 +134,43 @@ def _groups(rows: "Dataset", folder: Path, by: FoldBy, column: str) -> np.ndarra
         )
     if by == "chromosome":
         column = CHROMOSOME if CHROMOSOME in rows.column_names else "id"
+        if column == "id" and len(set(rows["id"][:])) == len(rows):
+            raise UserError(
+                f"fold_by: chromosome: {folder} has no column {CHROMOSOME!r}, and every row is a record of "
+                "its own; prepare it with --keep-columns chromosome, or pass another --fold-by"
+            )
     values = list(rows[column])
     if empty := sum(value in (None, "") for value in values):
         raise UserError(f"fold_by: {by}: {empty} rows of {folder} have no {column}; pass another --fold-by")
     return np.unique([str(value) for value in values], return_inverse=True)[1]
+
+
+def _sequence_numbers(rows: "Dataset", alphabet: Alphabet) -> np.ndarray:
+    """Return (N,) the number of each row's sequence; both strands of DNA have the same."""
+    texts = rows["sequence"][:]
+    if alphabet == "dna":
+        texts = [min(text, reverse_complement(text)) for text in texts]
+    return np.unique([digest(text) for text in texts], return_inverse=True)[1]
+
+
+def shared_by_folds(division: Division, alphabet: Alphabet) -> dict[str, int]:
+    """Count the rows that are also in another fold (``equal``; DNA: on either strand), or share a stretch.
+
+    Returns:
+        ``equal``, ``shared_kmer`` and ``kmer``, the letters of such a stretch: 30 bases or 10 residues.
+    """
+    assert division.numbers is not None
+    number_N = _sequence_numbers(division.rows, alphabet)
+    pairs = np.unique(np.stack([number_N, division.numbers]), axis=1)
+    equal = int((np.bincount(pairs[0])[number_N] > 1).sum())
+    sequences = division.rows.with_format("arrow")[:]["sequence"]
+    near_N, folds = np.zeros(len(number_N), bool), division.folds
+    for begin in range(1, len(folds) + 1, BITS):
+        place_N = division.numbers - begin
+        own_N = (place_N >= 0) & (place_N < BITS)
+        bit_N = np.where(own_N, 1 << np.where(own_N, place_N, 0), 1 << BITS).astype(np.uint8)
+        near_N |= own_N & (shared_with(sequences, bit_N, stretches(alphabet)) & ~bit_N > 0)
+    return {"equal": equal, "shared_kmer": int(near_N.sum()), "kmer": KMER[alphabet]}
 
 
 def assign_folds(
@@ -169,13 +203,29 @@ def assign_folds(
     return fold_G[group_N] + 1
 
 
-def in_words(division: Division, names: list[str]) -> Iterator[str]:
-    """Yield a line about the sizes of the folds, if there are any."""
-    if division.numbers is None:
-        return
+def in_words(division: Division, names: list[str], shared: Mapping[str, int]) -> Iterator[str]:
+    """Yield lines about the sizes of the folds, and about what they share.
+
+    Args:
+        division: has folds.
+        names: of its classes.
+        shared: what `shared_by_folds` counted.
+    """
+    assert division.numbers is not None
     counts = list(division.counts(names).values())
     sizes = [("rows", [count["rows"] for count in counts])]
     sizes += [(name, [count["labels"][name] for count in counts]) for name in names]
     held = ", ".join(f"{min(size)} to {max(size)} {name}" for name, size in sizes)
     given = ", ".join(name for name in SPLITS if name in division.splits)
-    yield f"{len(counts)} folds of all {len(division.numbers)} rows ({given} together), each with {held}"
+    rows = len(division.numbers)
+    yield f"{len(counts)} folds of all {rows} rows ({given} together), each with {held}"
+    if shared["equal"]:
+        yield (
+            f"WARNING: {shared['equal']} of {rows} rows have their sequence (DNA: on either strand) in "
+            "another fold: scores will flatter; pass --fold-by sequence or cluster, or drop the duplicates"
+        )
+    if shared["shared_kmer"]:
+        yield (
+            f"note: {shared['shared_kmer']} of {rows} rows ({shared['shared_kmer'] / rows:.1%}) share "
+            f"{shared['kmer']} letters in a row with another fold; --fold-by cluster keeps them together"
+        )

@@ -4,20 +4,24 @@ Shapes: N scored rows, M negatives.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 
-from pipeline.config import FinetuneConfig, LettersConfig
+from pipeline.config import Alphabet, FinetuneConfig, LettersConfig
 from pipeline.errors import UserError
 from pipeline.keyed import generator
 from pipeline.log import say
+from pipeline.sequences.alphabets import reverse_complement
+from pipeline.sequences.leakage import KMER, stretches
 from pipeline.sequences.negatives import PIECES, dinucleotide_shuffle, partly_shuffled
 from pipeline.sequences.readers import load_sequences
+from pipeline.sequences.similarity import shared_with
 from pipeline.sequences.splits import digest
 from pipeline.tokens.kmers import Codec, read_facts
 from pipeline.training.evaluation import Evaluation
-from pipeline.training.folds import Division
+from pipeline.training.folds import Division, joined
 
 DINUCLEOTIDE, PARTLY = "dinucleotide_shuffled", "partly_shuffled"
 Shuffle = Callable[[str, np.random.Generator], str]
@@ -30,11 +34,20 @@ KINDS: list[tuple[str, Shuffle, int]] = [
 
 @dataclass(frozen=True)
 class Negatives:
-    """(id, sequence) pairs (M,), which fold's network scores each (M,), and what is drawn together (M,)."""
+    """Negatives that are scored.
+
+    Attributes:
+        sequences: (id, sequence) pairs (M,).
+        folds: which fold's network scores each (M,).
+        clusters: what is drawn together (M,).
+        counts: of a file, how many sequences were ``given``, ``left_out`` as rows of the data, and
+            ``share_kmer`` with a row that is learnt.
+    """
 
     sequences: list[tuple[str, str]]
     folds: np.ndarray | None
     clusters: np.ndarray
+    counts: dict[str, int] = field(default_factory=dict)
 
     def of(self, fold: int | None) -> list[tuple[str, str]]:
         """Return the sequences that are scored by the run in which a fold is the test split."""
@@ -49,10 +62,12 @@ def other_negatives(
     """Return other negatives by name, for two classes.
 
     A shuffled positive is scored by the networks that scored the positive, and is in its cluster; sequences
-    of files are dealt out to the folds in turn.
+    of files are dealt out to the folds in turn. Those that are rows of the data (DNA: on either strand) are
+    left out.
 
     Raises:
-        UserError: a file cannot be read, has a name that is taken, or there are more classes than two.
+        UserError: a file cannot be read, has a name that is taken, or nothing but rows of the data, or there
+            are more classes than two.
     """
     if len(evaluation.names) > 2:
         if config.other_negatives:
@@ -65,12 +80,46 @@ def other_negatives(
     for name, path in config.other_negatives.items():
         if name in (DINUCLEOTIDE, PARTLY):
             raise UserError(f"other_negatives: {name!r} is what shuffled positives are called; rename {path}")
-        records = load_sequences([path], codec.alphabet, letters)
+        given = load_sequences([path], codec.alphabet, letters)
+        records = _besides(given, division, codec.alphabet)
+        if not records:
+            raise UserError(
+                f"other_negatives: every sequence of {path} is a row of {config.data}; give others"
+            )
+        near = _near(records, division, codec.alphabet)
+        counts = {"given": len(given), "left_out": len(given) - len(records), "share_kmer": near}
+        for line in _in_words(name, counts, KMER[codec.alphabet]):
+            say(line)
         number_M = np.arange(len(records))
         folds = len(division.folds)
         fold_M = None if division.numbers is None else number_M % folds + 1
-        found[name] = Negatives(records, fold_M, len(evaluation.labels) + number_M)
+        found[name] = Negatives(records, fold_M, len(evaluation.labels) + number_M, counts)
     return found
+
+
+def _besides(records: list[tuple[str, str]], division: Division, alphabet: Alphabet) -> list[tuple[str, str]]:
+    """Return the (id, sequence) pairs that are no row of the data, on either strand."""
+    rows = set(joined(division.splits)["sequence"][:])
+    if alphabet == "dna":
+        rows |= {reverse_complement(text) for text in rows}
+    return [(name, text) for name, text in records if text not in rows]
+
+
+def _near(records: list[tuple[str, str]], division: Division, alphabet: Alphabet) -> int:
+    """Count the sequences that share a stretch with a row that is learnt."""
+    learnt = division.learnt["sequence"][:]
+    group_N = np.repeat(np.array([1, 2], np.uint8), [len(records), len(learnt)])
+    texts = pa.chunked_array([[text for _, text in records], learnt])
+    return int((shared_with(texts, group_N, stretches(alphabet))[: len(records)] & 2 > 0).sum())
+
+
+def _in_words(name: str, counts: dict[str, int], kmer: int) -> Iterator[str]:
+    """Yield lines about what a file has in common with the data."""
+    if counts["left_out"]:
+        yield f"{name}: {counts['left_out']} of {counts['given']} sequences are rows of the data, left out"
+    if near := counts["share_kmer"]:
+        kept = counts["given"] - counts["left_out"]
+        yield f"note: {near} of {kept} {name} share {kmer} letters in a row with rows that are learnt"
 
 
 def _shuffled(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import UserError
-from pipeline.training.folds import Division, assign_folds, divide
+from pipeline.training.folds import Division, assign_folds, divide, in_words, shared_by_folds
 
 NAMES = ["background", "promoter"]
 
@@ -23,6 +23,11 @@ def rows(size=60, seed=0, **columns):
     content["label"] = [int(i % 3 == 0) for i in range(size)]
     kinds |= {name: Value("string") for name in columns}
     return Dataset.from_dict({**content, **columns}, features=Features(kinds))
+
+
+def reverse(text):
+    """Return the other strand."""
+    return text[::-1].translate(str.maketrans("ACGT", "TGCA"))
 
 
 @pytest.fixture
@@ -99,7 +104,7 @@ def test_without_folds_the_splits_are_the_corpus_own(corpus):
 def test_equal_sequences_stay_together_on_either_strand(corpus):
     table = rows(60)
     texts = list(table["sequence"])
-    other = [text[::-1].translate(str.maketrans("ACGT", "TGCA")) for text in texts]
+    other = [reverse(text) for text in texts]
     test = rows(60, 1).remove_columns("sequence").add_column("sequence", other)
     test = test.select_columns(table.column_names)
     division = divide({"train": table, "test": test}, corpus, 5, "sequence", 0, "cluster")
@@ -112,6 +117,41 @@ def test_rows_of_one_value_stay_together(corpus, by, column):
     division = divide({"train": rows(60, **{column: value})}, corpus, 3, by, 0, "cluster")
     assert {len(set(division.numbers[np.array(value) == each])) for each in value} == {1}
     assert set(division.numbers) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("folds", [3, 10])
+def test_what_folds_share_is_counted_on_either_strand(folds):
+    """Against every pair of rows and every stretch; more folds than there are bits, too."""
+    rng = np.random.default_rng(folds)
+    texts = ["".join(rng.choice(list("ACGT"), 40)) for _ in range(60)]
+    for i in range(0, 16, 4):
+        texts[i + 1] = reverse(texts[i]) if i % 8 else texts[i]
+        texts[i + 3] = texts[i + 2][:5] + reverse(texts[i])[2:37]
+    number = rng.permutation(np.arange(60) % folds) + 1
+    table = rows(60).remove_columns("sequence").add_column("sequence", texts)
+
+    def stretches(text):
+        return {strand[i : i + 30] for strand in (text, reverse(text)) for i in range(len(text) - 29)}
+
+    equal = near = 0
+    for i, text in enumerate(texts):
+        others = [other for j, other in enumerate(texts) if number[j] != number[i]]
+        equal += text in others or reverse(text) in others
+        near += any(stretches(text) & stretches(other) for other in others)
+    division = Division({"train": table}, number)
+    found = shared_by_folds(division, "dna")
+    assert 0 < equal < near < 60
+    assert found == {"equal": equal, "shared_kmer": near, "kmer": 30}
+    lines = list(in_words(division, NAMES, found))
+    assert lines[1].startswith(f"WARNING: {equal} of 60 rows have their sequence ")
+    assert lines[2].startswith(f"note: {near} of 60 rows ({near / 60:.1%}) share 30 letters in a row with ")
+    clean = {"equal": 0, "shared_kmer": 0, "kmer": 30}
+    assert len(list(in_words(division, NAMES, clean))) == 1
+
+
+def test_rows_that_are_records_of_their_own_are_no_chromosomes(corpus):
+    with pytest.raises(UserError, match="no column 'chromosome', and every row is a record of its own; prep"):
+        divide({"train": rows(60)}, corpus, 3, "chromosome", 0, "cluster")
 
 
 def test_records_stand_for_chromosomes_that_are_not_told(corpus):
