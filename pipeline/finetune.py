@@ -1,5 +1,6 @@
 """The stage that turns a language model into a sequence classifier, and says what pretraining gave."""
 
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.artifacts import Result, Workspace, key_of, produce
+from pipeline.artifacts import Result, Workspace, key_of, produce, read_manifest
 from pipeline.config import FinetuneConfig
 from pipeline.errors import UserError
 from pipeline.log import say
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pipeline.training.tasks import Labels, Letters, Values
 
 WORK, OLD = "runs", "runs.old"
+EMPTY = "(empty)"  # group of rows without one
 
 
 # -- what is refused
@@ -48,7 +50,7 @@ def _check_rows(config: FinetuneConfig, division: "Division", names: list[str]) 
         _check_classes(config, division.of(fold), names, fold)
     if config.reference_column:
         values = division.rows[config.reference_column]
-        if not all(isinstance(value, int | float) for value in values):
+        if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
             raise UserError(
                 f"reference_column: {config.reference_column!r} of {config.data} is not a number in every row"
             )
@@ -75,8 +77,10 @@ def _check_classes(config: FinetuneConfig, splits, names: list[str], fold: int |
         )
 
 
-def _windows(config: FinetuneConfig, division: "Division") -> dict[str, int]:
-    """Return what the classifier's config says of its windows: their bases, and those before the start site.
+def _facts(config: FinetuneConfig, division: "Division") -> dict[str, Any]:
+    """Return what the classifier's config says of its rows.
+
+    That is the bases of its windows, those before the start site, and whether labels are of both strands.
 
     Raises:
         UserError: the start site does not lie in every one of them.
@@ -87,7 +91,8 @@ def _windows(config: FinetuneConfig, division: "Division") -> dict[str, int]:
         raise UserError(
             f"start_site: {start}: not in a window of {min(lengths)} bases; pass a smaller one, from 0"
         )
-    facts = {"window": min(lengths)} if len(lengths) == 1 else {}
+    facts: dict[str, Any] = {"strandless": read_manifest(config.data)["config"]["strandless"]}
+    facts |= {"window": min(lengths)} if len(lengths) == 1 else {}
     return facts if start is None else facts | {"offset": start}
 
 
@@ -148,7 +153,9 @@ def _areas(config: FinetuneConfig, evaluation: "Evaluation", rows, said: "dict[s
     }
     if config.reference_column:
         columns["optimum"] = [np.array(rows[config.reference_column])]
-    group_N = np.array(rows[config.group_column]) if config.group_column else None
+    group_N = None
+    if config.group_column:
+        group_N = np.array([EMPTY if value in (None, "") else value for value in rows[config.group_column]])
     return areas(evaluation.is_positive, columns, group_N, evaluation.parts)
 
 
@@ -288,7 +295,7 @@ def _build(
     others = other_negatives(config, division, evaluation, codec)
     if counted := {name: each.counts for name, each in others.items() if each.counts}:
         workspace.counts["other_negatives"] = counted
-    runs = Runs(config, division, evaluation, others, codec, _windows(config, division))
+    runs = Runs(config, division, evaluation, others, codec, _facts(config, division))
     done = runs.train(workspace.path / WORK)
     _write(runs, done, workspace)
     if division.scored == "validation":

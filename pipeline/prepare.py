@@ -33,6 +33,7 @@ from pipeline.sequences.splits import SPLITS, file_split
 from pipeline.sequences.spool import Spool
 
 PIECE = 1 << 22
+LONG_NUMBER = "^[+-]?[0-9]{16,}$"  # more digits than a float64 has for certain
 _Seen = dict[str, tuple[Path, int]]
 
 
@@ -279,7 +280,8 @@ def _save(draft: Draft, names: list[str], code_N: np.ndarray, folder: Path) -> N
 def _typed(name: str, texts: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column as int64 or float64 (empty cells are nulls) if that loses nothing, or as it is.
 
-    Chromosomes and strands are texts even if all look like numbers.
+    Chromosomes and strands are texts even if all look like numbers, and so are rows of more digits than
+    numbers hold.
     """
     if name in ("chromosome", "strand", "gaps"):
         return texts
@@ -291,6 +293,9 @@ def _typed(name: str, texts: pa.ChunkedArray) -> pa.ChunkedArray:
         return whole if whole.cast(pa.string()).equals(values) else texts
     except pa.ArrowInvalid:
         pass
+    long = pc.call_function("match_substring_regex", [values], pc.MatchSubstringOptions(LONG_NUMBER))
+    if pc.call_function("any", [long]).as_py():
+        return texts
     try:
         return values.cast(pa.float64())
     except pa.ArrowInvalid:

@@ -291,13 +291,21 @@ class _Promoters:
 
     def __init__(self, scorer: _Scorer):
         from pipeline.tokens.kmers import KmerCodec
-        from pipeline.training.classifier import class_names, decision_of, load_classifier, positive_class
+        from pipeline.training.classifier import (
+            check_strandless,
+            class_names,
+            decision_of,
+            load_classifier,
+            positive_class,
+        )
 
         config = scorer.config
         assert config.classifier is not None
         self.model, self.codec = load_classifier(config.classifier)
         if self.codec.alphabet != "dna":
             raise UserError(f"classifier: {config.classifier} reads {self.codec.alphabet}, variants need dna")
+        if config.strandless:
+            check_strandless(self.model, config.classifier, "strandless")
         self.model.to(scorer.model.device)
         names = class_names(self.model)
         wanted = config.positive or positive_class(self.model)

@@ -170,7 +170,7 @@ def test_threshold_and_temperature_are_those_of_validation(classifier_folder, ru
     divisor = metrics["calibration"]["temperature"]
     threshold = metrics["at_threshold"]["threshold"]
     found = {"positive": "promoter", "temperature": divisor, "threshold": threshold}
-    assert decision == found | {"window": 40}
+    assert decision == found | {"window": 40, "strandless": False}
     assert abs(divisor - 1) > 0.01
     logits, labels = logits_of(classifier_folder, rule_folder / "corpus", "validation")
     assert temperature(logits * divisor, labels) == pytest.approx(divisor, rel=1e-3)
@@ -347,15 +347,17 @@ def test_another_class_may_be_the_positive_one(finetune, capsys):
     assert metrics["value"] == pytest.approx(promoter.metrics()["promoter_auroc"]["value"], abs=1e-3)
 
 
-def test_groups_may_be_numbers_and_classes_many(finetune, corpus):
-    data = corpus(lambda rows: rows["number"] != 0, label="number")
-    result = finetune(data=data, positive="2", group_column="number")
+def test_groups_may_be_numbers_or_empty_and_classes_many(finetune, corpus):
+    data = corpus(lambda rows: rows["number"] != 0, label="number", match=([1] * 5 + [""] * 3) * 100)
+    result = finetune(data=data, positive="2", group_column="match")
+    assert set(result.metrics()["2_auroc"]["by_group"]) == {"1", "(empty)"}
+    result = finetune("again", data=data, positive="2", group_column="number")
     metrics = result.metrics()["2_auroc"]
     assert set(metrics["by_group"]) == {"1", "3"}
     assert metrics["value"] > 0.8
     config = json.loads((result.folder / "config.json").read_text())
     assert config["id2label"] == {"0": "1", "1": "2", "2": "3"}
-    assert set(config["decision"]) == {"positive", "temperature", "window"}
+    assert set(config["decision"]) == {"positive", "temperature", "window", "strandless"}
     logits, labels = logits_of(result.folder, data, "test")
     expected = bootstrap(among_all(labels, softmax(logits)), None, 0).summary()
     for name in ("mcc", "f1", "auroc", "accuracy"):
@@ -480,6 +482,24 @@ def test_mistakes_are_told_in_a_line(finetune, rule_folder, tmp_path, changes, m
         finetune(**changes)
     assert "\n" not in str(error.value)
     assert not list(tmp_path.glob("*classifier*"))
+
+
+@pytest.mark.parametrize("cell", ["", "nan"])
+def test_references_that_are_no_numbers_are_refused_before_training(finetune, corpus, tmp_path, cell):
+    """The last row is of the test split."""
+    data = corpus(lambda rows: rows["split"] != "", number=["1"] * 799 + [cell])
+    with pytest.raises(UserError, match=r"reference_column: 'number' of .*corpus is not a number in every"):
+        finetune(data=data, reference_column="number")
+    assert not list(tmp_path.glob("*classifier*"))
+
+
+def test_memory_that_does_not_suffice_is_told_in_a_line(finetune, monkeypatch):
+    def full(*_):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr(tuning.Trainer, "train", full)
+    with pytest.raises(UserError, match=r"^batch_size: \d+: out of memory; pass a smaller --batch-size$"):
+        finetune()
 
 
 def test_a_corpus_must_have_rows_to_learn_from_and_to_score(finetune, corpus):

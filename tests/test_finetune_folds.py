@@ -325,16 +325,17 @@ def test_the_start_site_is_recorded(finetune_settings, data, tmp_path, monkeypat
 
     def facts(division=division, **changes):
         config = FinetuneConfig(output=tmp_path, **finetune_settings | {"data": data} | changes)
-        return pipeline.finetune._windows(config, division)
+        return pipeline.finetune._facts(config, division)
 
-    assert facts() == {"window": 40}
-    assert facts(start_site=20) == {"window": 40, "offset": 20}
+    strand = {"strandless": False}
+    assert facts() == strand | {"window": 40}
+    assert facts(start_site=20) == strand | {"window": 40, "offset": 20}
     texts = {"sequence": ["A" * 30, "A" * 31]}
     cut = Division({"train": Dataset.from_dict(texts), "test": Dataset.from_dict(texts)})
-    assert facts(cut, start_site=20) == {"offset": 20}
+    assert facts(cut, start_site=20) == strand | {"offset": 20}
     monkeypatch.setattr(pipeline.finetune, "window_facts", lambda _: (40, 25))
-    assert facts() == {"window": 40, "offset": 25}
-    assert facts(start_site=3) == {"window": 40, "offset": 3}
+    assert facts() == strand | {"window": 40, "offset": 25}
+    assert facts(start_site=3) == strand | {"window": 40, "offset": 3}
 
 
 # -- mistakes

@@ -324,6 +324,7 @@ def test_collapse_stops_unless_it_is_allowed(settings, tmp_path, monkeypatch, ca
         ({"task": "letters", "targets": ["match"]}, "match has 1 letters, its sequence 40"),
         ({"task": "labels", "targets": ["match"]}, "not 0 or 1"),
         ({"task": "labels", "targets": ["near"], "folds": 3}, "folds: is not for task labels"),
+        ({"task": "values", "targets": ["note"]}, "targets: 'note' is a column of every table of scores"),
     ],
 )
 def test_mistakes_are_one_line(settings, tmp_path, changes, words):

@@ -252,7 +252,13 @@ def test_windows_run_over_the_origin_of_circular_records(settings, tmp_path, gen
 
 def test_strandless_averages_the_log_odds(settings, tmp_path, scanned):
     options = {"strandless": True, "threshold": 0.5, "table": True, "stride": 5}
-    result = run(tmp_path / "out", settings, scan=options)
+    with pytest.raises(UserError, match=r"^scan.strandless: .* learnt labels of one strand .* leave it out$"):
+        run(tmp_path / "out", settings, scan=options)
+    copy = shutil.copytree(settings["checkpoint"], tmp_path / "strandless")
+    config = json.loads((copy / "config.json").read_text())
+    config["decision"]["strandless"] = True
+    (copy / "config.json").write_text(json.dumps(config))
+    result = run(tmp_path / "out", settings | {"checkpoint": copy}, scan=options)
     table, whole = table_of(result), table_of(scanned)
     assert set(table["strand"]) == {"."}
     odds = np.log(whole["probability"]) - np.log1p(-whole["probability"])

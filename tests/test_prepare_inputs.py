@@ -202,6 +202,13 @@ def test_lists_of_sequences(prepare):
         prepare(files, classes=classes)
 
 
+def test_texts_of_many_digits_stay_as_they_are(prepare):
+    """As integers they have no room, and as floats they would lose digits."""
+    table = "id\tsequence\tstates\tlarge\na\tACGT\t1110001110001110001110\t9007199254740993\n"
+    result = prepare({"in.tsv": table}, keep_columns=["states", "large"], **WHOLE)
+    assert rows(result) == [("a", 0, "ACGT", "1110001110001110001110", 9007199254740993)]
+
+
 def test_kept_columns_have_types(prepare):
     table = "id\tsequence\tfold\tscore\tcode\tnote\tnone\nb\tAC\t1\t0.5\t007\tx\t\na\tAG\t-2\t\t08\t\t\n"
     columns = ["fold", "score", "code", "note", "none"]

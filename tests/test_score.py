@@ -369,6 +369,10 @@ def test_strandless_classifiers_are_averaged_over_both_strands(checkpoint, score
     means = [np.mean([log_odds(text), log_odds(reverse_complement(text))]) for text in (old, new)]
     assert float(table["classifier_change"][0]) == pytest.approx(means[1] - means[0], abs=1e-4)
     assert table["classifier_strand"][0] == "both"
+    path = classifier / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"decision": {"strandless": False}}))
+    with pytest.raises(UserError, match=r"^strandless: .* learnt labels of one strand .*; leave it out$"):
+        score("again", checkpoint=checkpoint(), **called, **settings)
 
 
 def test_another_class_may_be_scored(checkpoint, score, called, promoters):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from datasets import Dataset, DatasetDict, Features
 
-RESERVED = ("id", "label")
+RESERVED = frozenset(("id", "label", "labels", "letters", "note"))  # columns of predict that are no class
 
 
 def save_splits(

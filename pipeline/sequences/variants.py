@@ -77,9 +77,10 @@ class Alleles:
 
         Near an end of the record the windows are moved, and are shorter only if the record is.
         """
-        shorter = min(len(self.reference), len(self.alternative))
+        shorter, longer = sorted((len(self.reference), len(self.alternative)))
         missing = size - shorter - len(self.right)
-        return min(max((size - len(self.reference)) // 2, missing, 0), len(self.left))
+        middle = min((size - len(self.reference)) // 2, size - longer)
+        return min(max(middle, missing, 0), len(self.left))
 
     def windows(self, size: int, before: int) -> tuple[str, str]:
         """Return both alleles in windows of ``size`` letters at most, ``before`` of them left of the change.

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from pipeline.errors import UserError
+from pipeline.sequences.corpus import RESERVED
 from pipeline.tokens.kmers import Codec
 from pipeline.tokens.windows import Reading, stitch
 from pipeline.training.classifier import called, class_names, outputs_of, softmax, window_logits
 
 Columns = dict[str, Any]
 HALF = 0.5  # probability above which a record is said to have a label
-TAKEN = frozenset(("id", "label", "labels", "letters", "note"))  # columns that are no class
 UNREAD = "-.?_* "  # what stands for a letter without a call, the first that is no class
 
 
@@ -41,7 +41,7 @@ class Answers:
     def __init__(self, model, codec: Codec, batch_size: int):
         self.model, self.codec, self.batch_size = model, codec, batch_size
         self.names = class_names(model)
-        if taken := sorted(TAKEN.intersection(self.names)):
+        if taken := sorted(RESERVED.intersection(self.names)):
             raise UserError(
                 f"checkpoint: it says {taken[0]!r}, which is a column of scores.tsv; rename the class"
             )

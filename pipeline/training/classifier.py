@@ -141,6 +141,19 @@ def decision_of(model) -> dict[str, Any]:
     return getattr(model.config, "decision", None) or {}
 
 
+def check_strandless(model, checkpoint: Path, setting: str) -> None:
+    """Refuse to average over strands what a classifier says whose labels are of one.
+
+    Raises:
+        UserError: it was fine-tuned on such labels; ``setting`` is what asked for it.
+    """
+    if decision_of(model).get("strandless") is False:
+        raise UserError(
+            f"{setting}: {checkpoint} learnt labels of one strand (its corpus was not prepared with "
+            "--strandless true), so strands are scored each by itself; leave it out"
+        )
+
+
 def positive_class(model) -> str:
     """Return the class that finetune named positive, or else the last."""
     return decision_of(model).get("positive", class_names(model)[-1])

@@ -23,6 +23,7 @@ from pipeline.sequences.targets import Letters, Shuffled, Target, find_targets
 from pipeline.tokens.kmers import KmerCodec, read_facts
 from pipeline.training import scan
 from pipeline.training.classifier import (
+    check_strandless,
     class_names,
     decision_of,
     enough_memory,
@@ -135,6 +136,8 @@ def open_scan(config: PredictConfig, device, notes: Notes) -> Iterator[GenomeSca
     model, codec = load_classifier(config.checkpoint)
     windows, positive = _of_classifier(config, model, codec)
     settings = config.scan
+    if settings.strandless:
+        check_strandless(model, config.checkpoint, "scan.strandless")
     classifier = Classifier(
         model.to(device), codec, positive, windows.size, config.batch_size, settings.strandless
     )

@@ -15,8 +15,9 @@ import torch
 from pipeline.config import FinetuneConfig
 from pipeline.errors import UserError
 from pipeline.log import say
+from pipeline.sequences.corpus import RESERVED
 from pipeline.tokens.kmers import Codec
-from pipeline.training.answers import unread_mark
+from pipeline.training.answers import HALF, unread_mark
 from pipeline.training.classifier import check_finite, class_logits, encode_all, outputs_of, softmax
 from pipeline.training.controls import (
     STRENGTHS,
@@ -47,6 +48,7 @@ OF_CLASSES = (
     "start_site",
 )
 OF_SEQUENCES = ("pooling", "reverse_complement")
+NO_SPREAD = 1e-3  # of the standard deviation of a target: values that vary less are all the same
 IGNORED = -100  # label of tokens without a class
 BATCH = 256
 WORDS = {"spearman": "Spearman", "pearson": "Pearson", "r2": "R2", "rmse": "RMSE", "auroc": "AUROC"}
@@ -68,6 +70,10 @@ def check_settings(config: FinetuneConfig) -> None:
         return
     if not config.targets or len(set(config.targets)) < len(config.targets):
         raise UserError(f"targets: task {config.task} needs columns of the corpus, each once; pass --targets")
+    if config.task != "letters" and (taken := sorted(RESERVED.intersection(config.targets))):
+        raise UserError(
+            f"targets: {taken[0]!r} is a column of every table of scores; rename that of the target"
+        )
     unheeded = [*OF_CLASSES]
     if config.task == "letters":
         unheeded += OF_SEQUENCES
@@ -212,8 +218,11 @@ class Columns(Task):
 
     def same(self, said_NT: np.ndarray) -> str | None:
         """Return in words that all rows are told the same, or None."""
-        same = (np.ptp(said_NT, axis=0) == 0).all()
-        return f"every {self.scored} sequence is told the same" if same and len(said_NT) > 1 else None
+        same = len(said_NT) > 1 and self._same(said_NT)
+        return f"every {self.scored} sequence is told the same" if same else None
+
+    def _same(self, said_NT: np.ndarray) -> bool:
+        raise NotImplementedError
 
     def columns(self, said: Mapping[str, np.ndarray]) -> Iterator[tuple[str, Any]]:
         """Yield the columns of scores.tsv after the id: truth, prediction, and what controls say."""
@@ -255,6 +264,10 @@ class Values(Columns):
         with torch.no_grad():
             last.weight.mul_(sd_T[:, None])
             last.bias.mul_(sd_T).add_(mean_T)
+
+    def _same(self, said_NT: np.ndarray) -> bool:
+        """Tell whether no target varies by more than a thousandth of what it does in the training rows."""
+        return bool((np.ptp(said_NT, axis=0) <= NO_SPREAD * self.sd_T).all())
 
     def predict(self, model) -> np.ndarray:
         """Return the values (N, T) that a finished network predicts for the scored rows."""
@@ -336,6 +349,17 @@ class Labels(Columns):
         """Return the labels of each row, (T,) float32."""
         return list(self.truth[split].astype(np.float32))
 
+    def _same(self, said_NT: np.ndarray) -> bool:
+        """Tell whether each label is called for all rows or for none, and none is told better than by chance.
+
+        Labels that are few may be below a half everywhere, and yet be ranked well.
+        """
+        called_NT = said_NT > HALF
+        if (called_NT != called_NT[0]).any():
+            return False
+        intervals = [self._bootstrapped(said_NT, t).summary()["intervals"]["auroc"] for t in self.judged]
+        return all(interval is None or interval[0] <= HALF for interval in intervals)
+
     def predict(self, model) -> np.ndarray:
         """Return the probabilities (N, T) that a network gives the labels of the scored rows."""
         return 1 / (1 + np.exp(-self._logits(model)))
@@ -358,19 +382,21 @@ class Labels(Columns):
         return beside(found)
 
     def _measure(self, said_NT: np.ndarray) -> dict[str, Metric]:
-        metrics, each_T = {}, []
-        truth_NT, cluster_N = self.truth[self.scored], self.clusters()
-        for t in self.judged:
-            score_NC = np.stack([1 - said_NT[:, t], said_NT[:, t]], 1)
-            each = bootstrap(against_rest(truth_NT[:, t], score_NC, 1), cluster_N, self.config.seed)
-            metrics |= _named(_of_label(each, len(truth_NT)), self.names[t])
-            each_T.append(each)
+        metrics, each_T = {}, [self._bootstrapped(said_NT, t) for t in self.judged]
+        for t, each in zip(self.judged, each_T, strict=True):
+            metrics |= _named(_of_label(each, len(said_NT)), self.names[t])
         mean = Resampled(
             {name: float(np.mean([each.point[name] for each in each_T])) for name in MEASURES},
             {name: np.mean([each.draws[name] for each in each_T], 0) for name in MEASURES},
         )
-        macro = _of_label(mean, len(truth_NT))
+        macro = _of_label(mean, len(said_NT))
         return {name: each | {"labels": len(each_T)} for name, each in macro.items()} | metrics
+
+    def _bootstrapped(self, said_NT: np.ndarray, t: int) -> Resampled:
+        """Return what the probabilities of a label measure."""
+        score_NC = np.stack([1 - said_NT[:, t], said_NT[:, t]], 1)
+        judged = against_rest(self.truth[self.scored][:, t], score_NC, 1)
+        return bootstrap(judged, self.clusters(), self.config.seed)
 
 
 def _of_label(resampled: Resampled, size: int) -> dict[str, Metric]:

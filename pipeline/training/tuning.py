@@ -33,7 +33,7 @@ from pipeline.model.attention_strand import fastest_attention
 from pipeline.sequences.alphabets import reverse_complement
 from pipeline.tokens.kmers import Codec, TokenBatch
 from pipeline.tokens.masking import mask_batch
-from pipeline.training.classifier import pad, softmax
+from pipeline.training.classifier import enough_memory, pad, softmax
 from pipeline.training.initialise import fresh
 from pipeline.training.metrics import among_all, measure
 from pipeline.training.tasks import PROBLEMS, stack
@@ -99,7 +99,8 @@ def fit(config: FinetuneConfig, model, codec: Codec, splits, folder: Path):
             callbacks=_callbacks(config),
         )
         trainer.remove_callback(PrinterCallback)
-        trainer.train()
+        with enough_memory(config.batch_size):
+            trainer.train()
     shutil.rmtree(folder, ignore_errors=True)
     return model.eval()
 

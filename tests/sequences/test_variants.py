@@ -171,6 +171,17 @@ def test_the_change_is_in_the_middle_unless_the_record_ends(left, right, size, b
     assert len(alleles.windows(size, before)[0]) == min(size, left + 1 + right)
 
 
+@pytest.mark.parametrize(("length", "before"), [(5, 4), (6, 3), (8, 1), (9, 0), (10, 0)])
+def test_long_insertions_are_moved_until_they_fit(length, before):
+    alleles = Alleles("A" * 20, "C", "C" * length, "T" * 20)
+    assert alleles.middle(9) == before
+    if length > 9:
+        with pytest.raises(UnscorableError, match="an allele of 10 bases does not fit into a window of 9"):
+            alleles.windows(9, before)
+    else:
+        assert alleles.windows(9, before)[1] == "A" * before + "C" * length + "T" * (9 - before - length)
+
+
 @pytest.mark.parametrize("new", ["", "C", "CCC"])
 def test_near_the_end_both_windows_are_whole(new):
     alleles = Alleles("A" * 20, "GG", new, "T" * 3)

@@ -154,6 +154,23 @@ def test_values_are_learnt_on_one_scale_and_given_in_their_units(splits, codec):
     assert not hasattr(model.config, "decision")
 
 
+def test_values_that_hardly_vary_are_all_the_same(splits, codec):
+    task = make("values", ["a", "b"], splits, codec)
+    noise = np.random.default_rng(0).normal(size=(20, 2))
+    assert task.same(100 + 1e-6 * noise) == "every test sequence is told the same"
+    assert task.same(np.stack([np.full(20, 100.0), 0.1 * noise[:, 1]], 1)) is None
+
+
+def test_labels_are_all_the_same_if_none_is_called_or_ranked_better_than_by_chance(splits, codec):
+    task = make("labels", ["x", "y"], splits, codec)
+    truth = np.array([splits["test"][name] for name in "xy"]).T
+    noise = 0.2 * np.random.default_rng(0).random((20, 2))
+    assert task.same(noise) == "every test sequence is told the same"
+    assert task.same(noise + np.array([0, 0.6])) == "every test sequence is told the same"
+    assert task.same(noise + 0.2 * truth) is None, "a label that is never called, but ranked well"
+    assert task.same(np.where(noise > 0.1, 0.9, 0.1)) is None, "calls that are wrong are not all the same"
+
+
 @pytest.mark.parametrize("name", ["dna-3mer-overlap", "dna-1mer"])
 def test_a_token_has_the_class_of_its_first_letter(splits, tokenizer_folder, name):
     codec = codec_of(tokenizer_folder(name))
