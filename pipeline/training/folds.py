@@ -146,8 +146,8 @@ def _groups(rows: "Dataset", folder: Path, by: FoldBy, column: str) -> np.ndarra
 
 
 def _sequence_numbers(rows: "Dataset", alphabet: Alphabet) -> np.ndarray:
-    """Return (N,) the number of each row's sequence; both strands of DNA have the same."""
-    texts = rows["sequence"][:]
+    """Return (N,) the number of each row's sequence in either case; both strands of DNA have the same."""
+    texts = [text.upper() for text in rows["sequence"][:]]
     if alphabet == "dna":
         texts = [min(text, reverse_complement(text)) for text in texts]
     return np.unique([digest(text) for text in texts], return_inverse=True)[1]

@@ -99,7 +99,7 @@ def other_negatives(
 
 def _besides(records: list[tuple[str, str]], division: Division, alphabet: Alphabet) -> list[tuple[str, str]]:
     """Return the (id, sequence) pairs that are no row of the data, on either strand."""
-    rows = set(joined(division.splits)["sequence"][:])
+    rows = {text.upper() for text in joined(division.splits)["sequence"][:]}
     if alphabet == "dna":
         rows |= {reverse_complement(text) for text in rows}
     return [(name, text) for name, text in records if text not in rows]
