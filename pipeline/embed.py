@@ -123,13 +123,14 @@ class _Text:
 
 def _prepare(config: EmbedConfig, workspace: Workspace) -> "tuple[Encoder, _Text, int]":
     """Return what gives vectors, what is read, and how many records that are."""
+    from pipeline.sequences.records import listed
+
     encoder, codec = _load(config)
     text = _Text(config, codec, encoder.model.config.max_position_embeddings - 2)
     count, changed = text.survey()
     workspace.counts |= {"read": count, **({"letters_changed": dict(changed)} if changed else {})}
     if changed:
-        texts = (f"{number} {what.replace('_', ' ')}" for what, number in changed.items())
-        say(f"letters changed: {', '.join(texts)}")
+        say(f"letters changed: {listed(changed)}")
     return encoder, text, count
 
 

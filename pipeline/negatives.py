@@ -32,7 +32,7 @@ from pipeline.sequences.negatives import (
 )
 from pipeline.sequences.places import Place, Places, place_of, read_places, strata
 from pipeline.sequences.readers import read_files
-from pipeline.sequences.records import Notes, Record
+from pipeline.sequences.records import Notes, Record, listed
 
 COLUMNS = ("id", "sequence", "kind", "positive", *PLACE, "gc")
 OF_GENOME = ("annotation", "starts", "where", "away", "gc_tolerance", "repeat_tolerance", "tries")
@@ -279,9 +279,9 @@ def _write(config: NegativesConfig, made: list[_Made], folder: Path) -> None:
 
 def _report(counts: dict[str, Any]) -> None:
     for source, noted in counts["noted"].items():
-        say(f"{source}: " + _listed(noted))
+        say(f"{source}: " + listed(noted))
     if counts["changed"]:
-        say("changed letters of the positives: " + _listed(counts["changed"]))
+        say("changed letters of the positives: " + listed(counts["changed"]))
     gc = {name: f"{values['mean']:.3f} +- {values['sd']:.3f}" for name, values in counts["gc"].items()}
     say(f"{counts['negatives']} negatives of {counts['positives']} positives")
     say(f"share of G and C: positives {gc['positives']}, negatives {gc['negatives']}")
@@ -293,11 +293,7 @@ def _report(counts: dict[str, Any]) -> None:
     if counts.get("same_as_a_positive"):
         say(f"warning: {counts['same_as_a_positive']} negatives are the same as a positive; drop them")
     if "strata" in counts:
-        say("strata: " + _listed(counts["strata"]))
-
-
-def _listed(counts: dict[str, int]) -> str:
-    return ", ".join(f"{number} {kind.replace('_', ' ')}" for kind, number in counts.items())
+        say("strata: " + listed(counts["strata"]))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from pipeline.sequences.intervals import FORMATS as INTERVALS
 from pipeline.sequences.intervals import interval_format, read_intervals
 from pipeline.sequences.leakage import leakage_report, say_leakage
 from pipeline.sequences.readers import read_files
-from pipeline.sequences.records import Notes, Record
+from pipeline.sequences.records import Notes, Record, listed
 from pipeline.sequences.splits import SPLITS, file_split
 from pipeline.sequences.spool import Spool
 
@@ -306,12 +306,9 @@ def _report(counts: dict[str, Any], leaks: dict[str, dict[str, Any]], draft: Dra
     read, kept = counts["read"], counts["kept"]
     say(f"read {read['records']} records, {read['letters']} letters")
     say(f"kept {kept['rows']} rows, {kept['letters']} letters")
-    changed = [f"{number} {kind.replace('_', ' ')}" for kind, number in counts["changed"].items()]
-    if changed:
-        say("changed letters: " + ", ".join(changed))
-    removed = [f"{number} {kind.replace('_', ' ')}" for kind, number in counts["removed"].items()]
-    if removed:
-        say("removed letters: " + ", ".join(removed))
+    for done in ("changed", "removed"):
+        if counts[done]:
+            say(f"{done} letters: {listed(counts[done])}")
     if dropped_line(draft.notes):
         say(dropped_line(draft.notes))
     if counts.get("blanks_removed"):

@@ -207,9 +207,9 @@ def test_letters_are_read_as_the_checkpoints_tokenizer_reads_them(stage, checkpo
     table, _ = stage("predict", folder, records)
     assert table.iloc[0, 1:4].to_numpy(float) == pytest.approx(probabilities(folder, "ACGTNACGT"), abs=1e-5)
     strict = checkpoint(letters=LettersConfig(ambiguous="error"))
-    for name in STAGES:
-        with pytest.raises(UserError, match=r"letter 'R' at position 5 is refused by letters.ambiguous"):
-            stage(name, strict, records, name)
+    for name, settings in (("predict", {"on_bad_record": "error"}), ("embed", {})):
+        with pytest.raises(UserError, match="record 'a', line 1: letter 'R' at position 5"):
+            stage(name, strict, records, name, **settings)
 
 
 @pytest.mark.parametrize("name", list(STAGES))

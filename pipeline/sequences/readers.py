@@ -19,10 +19,10 @@ from pipeline.sequences.fasta import read_fasta
 from pipeline.sequences.fastq import read_fastq
 from pipeline.sequences.files import FORMATS, extension, find_files, format_of, is_a3m, opened
 from pipeline.sequences.flatfiles import read_flatfile, read_stockholm
-from pipeline.sequences.records import SHOWN, Faults, Notes, Record, Source
+from pipeline.sequences.records import SHOWN, Faults, Notes, Record, Source, listed
 from pipeline.sequences.tables import DELIMITERS, read_parquet, read_table
 
-__all__ = ["SHOWN", "Faults", "Notes", "Record", "is_a3m", "load_sequences", "noted_sequences", "read_files"]
+__all__ = ["SHOWN", "Notes", "Record", "is_a3m", "load_sequences", "noted_sequences", "read_files"]
 
 
 def read_files(
@@ -142,8 +142,7 @@ def noted_sequences(
             found.append((record.id, cleaned.sequence.decode(), ""))
             changed += cleaned.changed
     if changed:
-        kinds = (f"{number} {kind.replace('_', ' ')}" for kind, number in changed.items())
-        say("changed letters: " + ", ".join(kinds))
+        say("changed letters: " + listed(changed))
     faults.notes.update(changed)
     return found
 

@@ -1,7 +1,7 @@
 """What a reader yields, and what it counts on the way."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -64,6 +64,11 @@ class Notes(Counter[str]):
         """Count one less, and its letters."""
         self[reason] -= 1
         self.letters[reason] -= letters
+
+
+def listed(counts: Mapping[str, int]) -> str:
+    """Return counts by kind in words: 3 lower case folded, 1 u to t."""
+    return ", ".join(f"{number} {kind.replace('_', ' ')}" for kind, number in counts.items())
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pipeline.config import LettersConfig, PredictConfig
 from pipeline.errors import UserError
 from pipeline.log import say
 from pipeline.sequences.genomes import IndexedGenome, open_genome
-from pipeline.sequences.records import Notes
+from pipeline.sequences.records import Notes, listed
 from pipeline.sequences.targets import Letters, Shuffled, Target, find_targets
 from pipeline.tokens.kmers import KmerCodec, read_facts
 from pipeline.training import scan
@@ -98,8 +98,7 @@ class GenomeScan:
         changed = self.genome.survey()
         counts |= {"bases": sum(self.genome.lengths.values()), **changed}
         if changed:
-            text = ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in changed.items())
-            say(f"{self.genome.path}: letters changed: {text}")
+            say(f"{self.genome.path}: letters changed: {listed(changed)}")
 
     def score(self, work: Path, process: int, processes: int) -> None:
         """Score this process's share of all windows."""

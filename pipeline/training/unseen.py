@@ -77,11 +77,12 @@ def other_negatives(
     if config.shuffled_negatives and codec.alphabet == "dna":
         found |= dict(_shuffled(config, division, evaluation))
     letters = LettersConfig(**read_facts(config.checkpoint).get("letters", {}))
+    rows = _rows(division, codec.alphabet) if config.other_negatives else set()
     for name, path in config.other_negatives.items():
         if name in (DINUCLEOTIDE, PARTLY):
             raise UserError(f"other_negatives: {name!r} is what shuffled positives are called; rename {path}")
         given = load_sequences([path], codec.alphabet, letters)
-        records = _besides(given, division, codec.alphabet)
+        records = [(record, text) for record, text in given if text not in rows]
         if not records:
             raise UserError(
                 f"other_negatives: every sequence of {path} is a row of {config.data}; give others"
@@ -97,12 +98,10 @@ def other_negatives(
     return found
 
 
-def _besides(records: list[tuple[str, str]], division: Division, alphabet: Alphabet) -> list[tuple[str, str]]:
-    """Return the (id, sequence) pairs that are no row of the data, on either strand."""
+def _rows(division: Division, alphabet: Alphabet) -> set[str]:
+    """Return the sequences of all rows of the data, upper case; of DNA, both strands."""
     rows = {text.upper() for text in joined(division.splits)["sequence"][:]}
-    if alphabet == "dna":
-        rows |= {reverse_complement(text) for text in rows}
-    return [(name, text) for name, text in records if text not in rows]
+    return rows | {reverse_complement(text) for text in rows} if alphabet == "dna" else rows
 
 
 def _near(records: list[tuple[str, str]], division: Division, alphabet: Alphabet) -> int:
